@@ -106,35 +106,44 @@ def inbox(principal: Principal, view: View) -> Inbox:
     with tenant_scope(principal.tenant_id):
         found = search_open(principal, view)
         counts = counts_of(found)
-        every = narrow(found, principal, view)
-        shown = Activity.objects.for_tenant(principal.tenant_id).filter(pk__in=first_of_alike(every))
-        rows = shown.annotate(
-            kind=KIND_OF_ITEM, alike=ALIKE, asked_by=asking_actor(), aside_until=snooze_times(principal)
+        audience, hidden = Audience.by(principal, view.role), 0
+        kinds, aside = Counter(dict.fromkeys(KINDS, 0)), Counter(dict.fromkeys(KINDS, 0))
+        for (kind, role, is_aside), count in counts.items():
+            if audience.holds(kind, role):
+                (aside if is_aside else kinds)[kind] += count
+            elif not is_aside:
+                hidden += count
+        listed = aside if view.aside else kinds
+        total = listed[view.kind] if view.kind else listed.total()
+        rows, has_more = (
+            _rows_of(narrow(found, principal, view), listed, principal, view) if total else ([], False)
         )
-        start = (view.page - 1) * PAGE
-        page = list(order(rows).select_related("parent").only(*SHOWN)[start : start + PAGE + 1])
-        alike = counts_of_alike(every, page)
-        runs = runs_of(principal.tenant_id, page)
-        claims = selectors.claims_of(principal.tenant_id, page)
         held = list_held(principal)
-    audience, hidden = Audience.by(principal, view.role), 0
-    kinds, aside = Counter(dict.fromkeys(KINDS, 0)), Counter(dict.fromkeys(KINDS, 0))
-    for (kind, role, is_aside), count in counts.items():
-        if audience.holds(kind, role):
-            (aside if is_aside else kinds)[kind] += count
-        elif not is_aside:
-            hidden += count
-    listed = aside if view.aside else kinds
     return Inbox(
         view=view,
-        rows=[row_of(item, principal, runs, alike, claims) for item in page[:PAGE]],
+        rows=rows,
         tabs=_tabs(view, kinds, aside.total()),
         roles=sorted({role for _, role, _ in counts}),
-        total=listed[view.kind] if view.kind else listed.total(),
-        has_more=len(page) > PAGE,
+        total=total,
+        has_more=has_more,
         held=held,
         hidden=0 if view.aside or view.kind else hidden,
     )
+
+
+def _rows_of(
+    every: QuerySet[Any], counts: Mapping[str, int], principal: Principal, view: View
+) -> tuple[list[Row], bool]:
+    """Return one page of the items, and whether there are more. `counts` are their numbers by kind."""
+    # Only failures can be alike, and the search for those is half of the work.
+    first = first_of_alike(every, principal.tenant_id) if counts[LinkKind.ESCALATION] else every
+    shown = first.annotate(asked_by=asking_actor(), aside_until=snooze_times(principal))
+    start = (view.page - 1) * PAGE
+    page = list(order(shown).select_related("parent").only(*SHOWN)[start : start + PAGE + 1])
+    alike = counts_of_alike(every, page)
+    runs = runs_of(principal.tenant_id, page)
+    claims = selectors.claims_of(principal.tenant_id, page)
+    return [row_of(item, principal, runs, alike, claims) for item in page[:PAGE]], len(page) > PAGE
 
 
 def _tabs(view: View, kinds: Mapping[str, int], aside: int) -> list[Tab]:
@@ -374,12 +383,15 @@ def narrow(rows: QuerySet[Any], principal: Principal, view: View) -> QuerySet[An
     return rows.filter(kind=view.kind) if view.kind else rows
 
 
-def first_of_alike(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Return the ids, of similar failures only that of the oldest escalation, which represents the others."""
+def first_of_alike(rows: QuerySet[Any], tenant_id: UUID) -> QuerySet[Any]:
+    """Return the items, of similar failures only the oldest escalation, which represents the others."""
     place = Window(
         RowNumber(), partition_by=[F("alike"), F("human_role")], order_by=[F("created_at"), F("pk")]
     )
-    return rows.order_by().annotate(place=place).filter(place=1).values("pk")
+    first = rows.order_by().annotate(place=place).filter(place=1).values("pk")
+    return (
+        Activity.objects.for_tenant(tenant_id).filter(pk__in=first).annotate(kind=KIND_OF_ITEM, alike=ALIKE)
+    )
 
 
 def counts_of_alike(rows: QuerySet[Any], page: Sequence[Any]) -> dict[tuple[str, str], int]:

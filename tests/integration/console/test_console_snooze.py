@@ -282,6 +282,6 @@ def test_snoozed_items_need_no_more_queries(
         snooze_item(ann, item)
 
     after: dict[str, Any] = {address: len(queries_of(ann, address)) for address in before}
-    assert after == before
-    assert after[INBOX] <= 12
-    assert len(queries_of(ann, SNOOZED)) == after[INBOX]
+    assert all(after[address] <= count for address, count in before.items()), (before, after)
+    assert before[INBOX] <= 12
+    assert len(queries_of(ann, SNOOZED)) <= before[INBOX]
