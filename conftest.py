@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from datetime import UTC, datetime
 from importlib import import_module
 from itertools import count
@@ -45,6 +46,8 @@ django.setup()
 
 from django.contrib.auth.models import User  # noqa: E402
 from django.db import connections  # noqa: E402
+from django.template import RequestContext  # noqa: E402
+from django.test import client as test_client  # noqa: E402
 from rest_framework.test import APIClient  # noqa: E402
 
 from activities import outputs, run_logs, selectors  # noqa: E402
@@ -76,6 +79,15 @@ for impatient in (
 outputs.READ_SECONDS = run_logs.WRITE_SECONDS = health.REDIS_PATIENCE_SECONDS = 20.0
 health.check_all.__kwdefaults__["patience_seconds"] = 20.0
 postgresql.PATIENCE_SECONDS = 20  # likewise of PostgreSQL, which then counts as silent
+
+
+def _store_context_of_page(store: dict[str, Any], context: Any, **signal: Any) -> None:
+    if isinstance(context, RequestContext):
+        store.setdefault("context", [copy(context)])
+
+
+# `response.context` is that of the page alone. Django also stores those of all templates within it, which takes a thirtieth of the time.
+test_client.store_rendered_templates = _store_context_of_page  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(trylast=True)  # after the tests were shuffled

@@ -9,11 +9,11 @@ from uuid import uuid4
 import pytest
 
 from activities.execution import agent_tools
-from tenants.context import tenant_scope
-from tenants.models import Channel, Tenant
+from tenants.models import Tenant
 from tests.accepted_work import RESULT, AgentClient, accept_work, action_url
 from tests.answers import problem
 from tests.api_objects import ApiObjects, create_api_objects
+from tests.cases import in_one_test
 from tests.engine import Engine
 from tests.integration.test_api_openapi import CALLBACKS, operations
 from tests.integration.tools.calling import CALLS
@@ -39,8 +39,8 @@ BODIES: list[dict[str, Any]] = [
 ]
 
 
-def test_a_run_token_opens_no_other_operation_of_the_api(
-    objects: ApiObjects, caplog: pytest.LogCaptureFixture
+def a_run_token_opens_no_other_operation_of_the_api(
+    engine: Engine, objects: ApiObjects, other_objects: ApiObjects
 ) -> None:
     """This includes approving, rejecting, resolving, configuring and scheduling."""
     before, requests = snapshot(objects.tenant), 0
@@ -57,7 +57,9 @@ def test_a_run_token_opens_no_other_operation_of_the_api(
     assert changed(before, snapshot(objects.tenant)) == set()
 
 
-def test_a_run_token_opens_no_page_and_no_stream(objects: ApiObjects) -> None:
+def a_run_token_opens_no_page_and_no_stream(
+    engine: Engine, objects: ApiObjects, other_objects: ApiObjects
+) -> None:
     for address in ("/", "/inbox/", "/admin/", "/admin/activities/activity/", "/api/v1/events/"):
         answer = objects.agent.client.get(address)
         assert answer.status_code in (301, 302, 401, 403, 404), (address, answer.status_code)
@@ -65,7 +67,7 @@ def test_a_run_token_opens_no_page_and_no_stream(objects: ApiObjects) -> None:
             assert "login" in answer["Location"]
 
 
-def test_a_run_token_does_not_find_or_change_another_run(
+def a_run_token_does_not_find_or_change_another_run(
     engine: Engine, objects: ApiObjects, other_objects: ApiObjects
 ) -> None:
     """The response is the same for runs of the same tenant, of another tenant, and unknown runs."""
@@ -92,7 +94,7 @@ def test_a_run_token_does_not_find_or_change_another_run(
     )
 
 
-def test_malformed_tokens_are_refused(objects: ApiObjects) -> None:
+def malformed_tokens_are_refused(engine: Engine, objects: ApiObjects, other_objects: ApiObjects) -> None:
     good = objects.agent.request.callback.token
     for text in (
         "",
@@ -133,15 +135,15 @@ def test_tools_refuse_fields_that_name_other_work_or_tenants(
     assert changed(before, snapshot(acme)) == set()
 
 
-def test_foreign_ids_in_arguments_of_tools_are_refused_alike(
+def foreign_ids_in_arguments_of_tools_are_refused_alike(
     engine: Engine, objects: ApiObjects, other_objects: ApiObjects
 ) -> None:
-    """The response is the same for ids of another tenant, of another kind and unknown ones. Only the call is recorded."""
+    """The response is the same for ids of another tenant, of another kind and unknown ones. Only the call is recorded, and for
+    example no channel of another tenant expires."""
     _, agent = accept_work(engine, objects.tenant)
     channel = objects.parameters["channels/"]["id"]
-    for activities in ("activities/{id}", "activities/", "approvals/"):
-        del objects.parameters[activities]
-    ids = {*ids_of(other_objects), *ids_of(objects), str(uuid4()), str(other_objects.agent.activity_id)}
+    ids = {*ids_of(other_objects), *ids_of(objects, "activities/{id}", "activities/", "approvals/")}
+    ids |= {str(uuid4()), str(other_objects.agent.activity_id)}
     before = snapshot(objects.tenant), snapshot(other_objects.tenant)
 
     for value in ids:
@@ -158,36 +160,22 @@ def test_foreign_ids_in_arguments_of_tools_are_refused_alike(
     assert changed(before[1], snapshot(other_objects.tenant)) == set()
 
 
-def ids_of(objects: ApiObjects) -> set[str]:
+def ids_of(objects: ApiObjects, *without: str) -> set[str]:
+    """Return the ids of all objects but those at the addresses `without`."""
     return {
         value
-        for parameters in objects.parameters.values()
+        for place, parameters in objects.parameters.items()
+        if place not in without
         for value in parameters.values()
         if len(value) == 36 and value.count("-") == 4
     }
 
 
-def test_a_blocker_does_not_expire_a_channel_of_another_tenant(
-    engine: Engine, acme: Tenant, other_objects: ApiObjects
-) -> None:
-    _, agent = accept_work(engine, acme)
-
-    agent.use(
-        "report_blocker",
-        type="channel_auth_expired",
-        message="x",
-        channel_id=other_objects.parameters["channels/"]["id"],
-    )
-
-    with tenant_scope(other_objects.tenant.pk):
-        assert Channel.objects.get(pk=other_objects.parameters["channels/"]["id"]).status == "active"
-
-
-def test_a_report_affects_its_run_only_whatever_fields_it_has(
+def a_report_affects_its_run_only_whatever_fields_it_has(
     engine: Engine, objects: ApiObjects, other_objects: ApiObjects
 ) -> None:
     """Unknown fields of reports are ignored."""
-    _, victim = accept_work(engine, objects.tenant)
+    _, victim = accept_work(engine, objects.tenant, "dev")
     before = snapshot(other_objects.tenant)
     more = {name: str(victim.activity_id) for name in WIDENING_FIELDS} | {
         "tenant_id": str(other_objects.tenant.pk),
@@ -203,6 +191,24 @@ def test_a_report_affects_its_run_only_whatever_fields_it_has(
     assert engine.status(objects.tenant, victim.activity_id) == "in_progress"
     assert engine.status(objects.tenant, objects.agent.activity_id) == "done"
     assert changed(before, snapshot(other_objects.tenant)) == set()
+
+
+#: Of the token of a run. The last one ends the run of `objects.agent`.
+RULES = [
+    a_run_token_opens_no_other_operation_of_the_api,
+    a_run_token_opens_no_page_and_no_stream,
+    malformed_tokens_are_refused,
+    a_run_token_does_not_find_or_change_another_run,
+    foreign_ids_in_arguments_of_tools_are_refused_alike,
+    a_report_affects_its_run_only_whatever_fields_it_has,
+]
+
+
+@in_one_test("rule", RULES, ids=lambda rule: rule.__name__)
+def test_a_run_token_affects_its_own_run_only(
+    rule: Any, engine: Engine, objects: ApiObjects, other_objects: ApiObjects
+) -> None:
+    rule(engine, objects, other_objects)
 
 
 INVALID_USAGES: list[Any] = [
