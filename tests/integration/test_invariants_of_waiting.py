@@ -9,15 +9,25 @@ from uuid import UUID
 
 import pytest
 
-from activities import activity_tree, dead_letters, reassignment, relay, rescheduling, run_tokens, suspension
+from activities import (
+    activity_tree,
+    cancellation,
+    dead_letters,
+    reassignment,
+    relay,
+    rescheduling,
+    run_tokens,
+    suspension,
+)
 from activities.decision_rules import DecisionRules, Later, Voter
 from activities.execution import agent_tools
 from activities.human_tasks import approvals, deadlines, decisions
 from activities.human_tasks.approvals import NewApproval
 from activities.maintenance import invariants
+from activities.models import Wake
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Output
-from agents.exceptions import PermanentAgentError
+from agents.exceptions import PermanentAgentError, RetryableAgentError
 from tenants import pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Tenant
@@ -236,6 +246,12 @@ DAMAGE = {
         {"I15"},
         "UPDATE activities_wake SET payload = payload - 'approval' WHERE payload ? 'approval'",
     ),
+    "an approval has woken work twice": (
+        {"I15"},
+        "INSERT INTO activities_wake (id, tenant_id, activity_id, reason, cause, payload, fingerprint, state, merged, created_at)"
+        " SELECT gen_random_uuid(), tenant_id, activity_id, reason, cause, payload, 'again', state, merged, created_at"
+        " FROM activities_wake WHERE payload ? 'approval'",
+    ),
     "a review exists without a tool call": (
         {"I25"},
         "DELETE FROM activities_toolcall WHERE tool = 'request_human_review'",
@@ -327,6 +343,31 @@ def test_deadlines_of_a_suspended_tenant_may_wait(waiting: Waiting) -> None:
     ) as changed:
         assert all(changed)
         assert "I19" not in _broken(quiesced=True)
+
+
+def test_work_that_an_approval_has_woken_may_fail_and_be_retried_and_delayed(
+    engine: Engine, tenant: Tenant
+) -> None:
+    def fail(request: AgentRequest) -> AgentResult:
+        raise errors.pop()
+
+    errors = [RetryableAgentError("not now", code="again"), PermanentAgentError("never")]
+    work = Waiting(engine, tenant)
+    engine.agent.behaviour = fail
+    engine.serve(tenant)
+    (woken,) = engine.submit(tenant)
+    decisions.approve(tenant.pk, work.approval(woken, rules=DecisionRules()), actor="user:noa")
+    engine.drain()
+
+    cancellation.retry(tenant.pk, woken, actor="user:noa")
+    engine.drain()
+
+    with tenant_scope(tenant.pk):
+        causes = list(
+            Wake.objects.filter(activity_id=woken, payload__has_key="approval").values_list("cause", "state")
+        )
+    assert sorted(causes) == [("retry", "pending"), ("wake", "taken")]
+    assert _broken() == set()
 
 
 @pytest.mark.parametrize("adapter", ["anthropic", "openai"])

@@ -10,18 +10,26 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
+
+from django.contrib.auth.models import User
+from django.http import Http404
 
 from activities import background_tasks, relay, tasks
 from activities.admission import Exchange, limits, rebuilding, scripts
 from activities.maintenance import invariants, recovery
-from activities.models import Activity, BulkJob
+from activities.models import Activity, BulkJob, HeldAnswer
 from activities.states import SETTLED
 from agents import configuration
 from agents.contracts import Accepted, AgentRequest, Completed, Output
 from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
-from pipelines.models import ScheduleExecution
+from console.inbox import snooze, undo
+from console.page import Refused
+from pipelines.models import DeliverablePeriod, ScheduleExecution
+from tenants import clock, members
 from tenants.context import system_scope, tenant_scope
-from tenants.models import Reservation, Tenant
+from tenants.models import Membership, Reservation, Tenant
+from tenants.principals import Principal
 from tenants.redis import client
 from tests.accepted_work import AgentClient
 from tests.engine import Engine, simultaneously
@@ -30,11 +38,13 @@ from tests.random_requests.pipelines import PIPELINES, SCHEDULES
 from tests.upkeep import run_due_jobs
 
 API = "/api/v1/"
+PLANNER = "activity-planner"
 ROLES = ("qa", "dev", "seo")
 BOXES = ("consumed", "taken")  # mailboxes of an agent, and of a program
 RETAINED = (
     "activities", "pipeline_runs", "dead_letters", "mailboxes", "bulk_jobs", "schedule_executions", "schedule_firings", "agent_sessions",
 )  # fmt: skip
+PLANNED = ["chained", "fanned"]  # pipelines that a plan may use
 CALLING_OUT = {"agents-health", "provider-probes"}  # background tasks
 WHILE_SUSPENDED = {"work", "upkeep", "time_passes", "a_worker_dies", "redis_is_wiped", "agents_report"}
 
@@ -66,9 +76,18 @@ class Sequence:
         for key, steps in PIPELINES.items():
             self.create("put", f"pipelines/{key}/", {"key": key, "name": key, "steps": steps})
         self.create("post", "budgets/", {"name": "all", "cap": 1000, "period": "month"})
-        for name, members in SCHEDULES.items():
+        for name, fields in SCHEDULES.items():
             hourly = {"name": name, "repeat": "repeating", "cron": "0 * * * *", "catch_up": {"up_to": 2}}
-            self.create("post", "schedules/", {**hourly, **members})
+            self.create("post", "schedules/", {**hourly, **fields})
+        self.create("post", "deliverables/", {"key": "blog", "name": "Blog", "pipelines": PLANNED})
+        self.visitor = self.sign_in("visitor")
+
+    def sign_in(self, name: str) -> Principal:
+        """Return somebody who works in the console, where answers can be undone."""
+        user, _ = User.objects.get_or_create(username=name)
+        with tenant_scope(self.tenant.pk):
+            Membership.objects.create(tenant=self.tenant, user=user, role="admin")
+        return members.principal_of(user, self.tenant.slug)
 
     # Choosing and calling.
 
@@ -123,8 +142,13 @@ class Sequence:
         if self.maybe(0.8):
             body |= {"agent_role": self.pick(ROLES)}
             body |= self.some(
-                group_key=("one", "two"), requires_approval=(True,), max_attempts=(1, 2, 3), mailbox=BOXES
-            )
+                group_key=("one", "two"), requires_approval=(True,), max_attempts=(1, 2, 3), mailbox=BOXES,
+                files=(["src/a.py"], ["src/**"], ["docs/*", "src/b.py"]),
+            )  # fmt: skip
+            if "group_key" in body:
+                body |= self.some(group_scope=("tenant",))
+            if self.maybe(0.1) and (source := self.pick(self.list("activities/", status="done"))):
+                body["input_ref"] = source["output_ref"]
         else:
             body |= {"human_role": "editor", "is_approval_gate": self.maybe(0.5)}
         if body.get("requires_approval") or body.get("is_approval_gate"):
@@ -218,6 +242,85 @@ class Sequence:
             self.call(self.admin, "post", f"pipeline-runs/{row['id']}/replay/", body)
         elif self.maybe(0.4):
             self.call(self.admin, "post", f"pipeline-runs/{row['id']}/cancel/", {"reason": "enough"})
+
+    def the_inbox_is_answered(self) -> None:
+        """Decide several items together, or answer or snooze one in the console."""
+        rows = self.list("inbox/")
+        some = self.random.sample(rows, min(len(rows), self.random.randint(1, 3)))
+        if not some:
+            return
+        if self.maybe(0.4):
+            items = [{"id": row["id"], "decision": self.pick(("approve", "reject", "complete", "resolve")), "notes": "because",
+                      **self.some(version=(row["version"], 1))} for row in some]  # fmt: skip
+            self.call(self.someone(), "post", "inbox/decide/", {"items": items})
+            return
+        row = some[0]
+        item_id, version = UUID(row["id"]), row["version"]
+        form = {
+            "action": self.pick(("approve", "reject", "complete", "resolve", "retry", "cancel")),
+            "version": str(version),
+            **dict.fromkeys(("notes", "note", "reason"), "because"),
+        }
+        if self.maybe(0.7):
+            self.in_console(
+                f"holds {form['action']} of {item_id}", lambda: undo.hold(self.visitor, item_id, form)
+            )
+        else:
+            until = clock.now() + timedelta(hours=self.pick((0.5, 30)))
+            self.in_console(
+                f"snoozes {item_id}",
+                lambda: snooze.snooze(self.visitor, item_id, version=version, until=until),
+            )
+
+    def an_answer_is_undone(self) -> None:
+        with tenant_scope(self.tenant.pk):
+            held = list(HeldAnswer.objects.values_list("pk", flat=True))
+        if held:
+            self.in_console("undoes", lambda: undo.take_back(self.visitor, [self.pick(held)]))
+
+    def in_console(self, what: str, act: Callable[[], Any]) -> None:
+        try:
+            self.log.append(f"  the visitor {what} -> {act()}")
+        except (Refused, Http404) as refusal:
+            self.log.append(f"  the visitor {what} -> {type(refusal).__name__} {refusal}")
+
+    def several_runs_are_acted_on(self) -> None:
+        ids = [row["id"] for row in self.list("pipeline-runs/") if self.maybe()]
+        action = self.pick(({"action": "cancel", "reason": "enough"}, {"action": "replay"}))
+        if ids:
+            self.call(self.admin, "post", "pipeline-runs/bulk/", {**action, "ids": ids[:5]})
+
+    def a_dead_letter_is_replayed(self) -> None:
+        if row := self.pick(self.list("dead-letters/")):
+            self.call(self.admin, "post", f"dead-letters/{row['id']}/replay/")
+
+    def a_pipeline_is_saved(self) -> None:
+        """Save a new version, without the last step if that is possible, and at times disable the pipeline."""
+        key = self.pick(PIPELINES)
+        steps = PIPELINES[key] if self.maybe() else PIPELINES[key][:-1]
+        body = {"key": key, "name": self.text(), "steps": steps, "enabled": self.maybe(0.8)}
+        self.call(self.admin, "put", f"pipelines/{key}/", body)
+
+    def a_deliverable_is_used(self) -> None:
+        (deliverable,) = self.list("deliverables/")
+        period = self.pick(self.list("deliverable-periods/"))
+        what = self.pick(("start", "start", "plan", "plan", "cancel", "change"))
+        if what == "start":
+            self.call(self.admin, "post", f"deliverables/{deliverable['id']}/start-period/")
+        elif what == "change":
+            changes = self.some(status=("active", "paused"), target=(1, 5))
+            body = {"name": "Blog", "pipelines": PLANNED, **changes}
+            self.call(self.admin, "put", f"deliverables/{deliverable['id']}/", body)
+        elif period:
+            body = self.pick(({}, {"plan": self.plan()})) if what == "plan" else {"reason": "enough"}
+            self.call(self.admin, "post", f"deliverable-periods/{period['id']}/{what}/", body)
+
+    def plan(self) -> dict[str, Any]:
+        items = [
+            {"pipeline": self.pick(PLANNED), **self.some(not_before=(self.later(3),), priority=(1,))}
+            for _ in range(2)
+        ]
+        return {"items": items}
 
     def somebody_acts_on_many(self) -> None:
         what = self.pick(("cancel", "retry", "set_priority", "reassign", "replay", "dismiss", "stop"))
@@ -395,9 +498,13 @@ class Sequence:
             return Accepted()
         if how == "tool":
             self.use_a_tool(agent)
-        return Completed(Output(content=self.text(), data=self.data_of(request.pipeline_step)))
+        return Completed(
+            Output(content=self.text(), data=self.data_of(request.pipeline_step, request.agent_role))
+        )
 
-    def data_of(self, step: str | None) -> Any:
+    def data_of(self, step: str | None, role: str = "") -> Any:
+        if role == PLANNER:
+            return self.plan() if self.calm or self.maybe(0.6) else {"items": []}
         if step == "plan":
             topics = [{"weight": self.random.randint(0, 3)} for _ in range(self.random.randint(0, 3))]
             return {"topics" if self.calm or self.maybe(0.9) else "none": topics}
@@ -421,7 +528,7 @@ class Sequence:
         if what == "tool":
             self.use_a_tool(agent)
             return
-        data = self.data_of(agent.request.pipeline_step)
+        data = self.data_of(agent.request.pipeline_step, agent.request.agent_role)
         bodies = {
             "complete": {"output": {"content": self.text(), "data": data}, "usage": {"cost_usd": "0.003"}},
             "fail": {"error": {"code": "again", "message": "no", "retryable": self.maybe(0.5)}},
@@ -516,10 +623,12 @@ class Sequence:
 
     STEPS: dict[str, int] = {
         "somebody_submits": 8, "somebody_starts_a_pipeline": 5, "somebody_acts": 12, "somebody_asks": 2, "somebody_answers": 3,
-        "somebody_acts_on_a_run": 4, "somebody_acts_on_many": 2, "a_message_is_sent": 3, "a_consumer_works": 2, "a_subagent_is_used": 1,
-        "a_schedule_is_used": 2, "a_pause_begins_or_ends": 1, "a_role_changes": 2, "a_budget_changes": 2, "a_tenant_is_suspended": 1,
-        "a_tenant_gets_a_cap": 1, "old_rows_are_deleted": 1, "agents_report": 5, "work": 10, "upkeep": 3, "time_passes": 3,
-        "redis_is_wiped": 1, "a_worker_dies": 1, "several_act_at_once": 8,
+        "somebody_acts_on_a_run": 4, "somebody_acts_on_many": 2, "the_inbox_is_answered": 4, "an_answer_is_undone": 1,
+        "several_runs_are_acted_on": 1, "a_dead_letter_is_replayed": 1, "a_pipeline_is_saved": 1, "a_deliverable_is_used": 3,
+        "a_message_is_sent": 3, "a_consumer_works": 2, "a_subagent_is_used": 1, "a_schedule_is_used": 2, "a_pause_begins_or_ends": 1,
+        "a_role_changes": 2, "a_budget_changes": 2, "a_tenant_is_suspended": 1, "a_tenant_gets_a_cap": 1, "old_rows_are_deleted": 1,
+        "agents_report": 5, "work": 10, "upkeep": 3, "time_passes": 3, "redis_is_wiped": 1, "a_worker_dies": 1,
+        "several_act_at_once": 8,
     }  # fmt: skip
 
     def step(self) -> None:
@@ -610,6 +719,10 @@ class Sequence:
                 for row in ScheduleExecution.objects.filter(finished_at=None)
             ]
             rest += [f"bulk job {row.pk}" for row in BulkJob.objects.filter(finished_at=None)]
+            rest += [
+                f"period {row.pk} is active" for row in DeliverablePeriod.objects.filter(status="active")
+            ]
+            rest += [f"answer {row.pk} is held" for row in HeldAnswer.objects.filter(refusal="")]
         for box in BOXES:
             items = self.list(f"mailboxes/{box}/items/")
             rest += [

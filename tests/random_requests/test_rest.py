@@ -16,7 +16,7 @@ import pytest
 from tenants.api import throttling
 from tenants.models import Tenant
 from tests.engine import Engine
-from tests.random_requests.sequence import ROLES, Sequence
+from tests.random_requests.sequence import PLANNER, ROLES, Sequence
 
 FIRST, _, LAST = os.environ.get("RANDOM_REQUESTS", "1").partition("-")
 STEPS = int(os.environ.get("RANDOM_REQUESTS_STEPS", "40"))
@@ -34,8 +34,9 @@ def test_everything_comes_to_rest(
     seed: int,
 ) -> None:
     settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = 0
+    settings.ORCHESTRATOR_UNDO_SECONDS = 30.0  # answers in the console are held
     monkeypatch.setattr(throttling.TenantThrottle, "allow_request", lambda self, request, view: True)
-    tenant, engine = make_tenant(), Engine(list(ROLES))
+    tenant, engine = make_tenant(), Engine([*ROLES, PLANNER])
     sequence = Sequence(engine, tenant, lambda name: api("admin", tenant=tenant, person=name), seed)
     try:
         for _ in range(STEPS):

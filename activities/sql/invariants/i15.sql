@@ -1,7 +1,7 @@
 -- I15  Each decision counts once, and reaches all activities that waited for it.
 -- A decided activity names who decided, and when. A gate and the activity behind it have the same decision by the same person. If several
 -- must agree, enough have voted so, each of them once, and the requester only if permitted. No link waits for a closed approval, and an
--- activity that an approval has woken has one wake from it.
+-- activity that an approval has woken has one wake from it, and perhaps one more for each time it was retried after it had failed.
 -- Returns     id of each activity that violates this
 -- Plan        one pass over the activities; the other conditions read only those that people decide.
 WITH item AS MATERIALIZED (
@@ -48,6 +48,7 @@ SELECT l.activity_id FROM approval_linked_activities l JOIN item i ON i.id = l.a
 WHERE CASE WHEN i.status IN ('created', 'in_progress') THEN l.state = 'woken' ELSE l.state = 'waiting' END
 UNION
 SELECT l.activity_id FROM approval_linked_activities l LEFT JOIN activities_wake w
-    ON w.activity_id = l.activity_id AND w.payload ->> 'approval' = l.approval_id::text AND w.cause <> 'replay'
+    ON w.activity_id = l.activity_id AND w.payload ->> 'approval' = l.approval_id::text
 WHERE l.state = 'woken'
-GROUP BY l.approval_id, l.activity_id HAVING count(w.id) <> 1
+GROUP BY l.approval_id, l.activity_id HAVING count(w.id) <> 1 AND (
+    count(w.id) = 0 OR count(w.id) > 1 + (SELECT count(*) FROM activities_activityevent e WHERE e.activity_id = l.activity_id AND e.verb = 'retry'))
