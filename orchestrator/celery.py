@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from logging.handlers import WatchedFileHandler
 from typing import Any
 
 from celery import Celery, signals
@@ -47,6 +48,18 @@ app.autodiscover_tasks()
 def resume_garbage_collection(**kwargs: Any) -> None:
     gc.freeze()
     gc.enable()
+
+
+@signals.after_setup_logger.connect
+def log_to_file(logger: logging.Logger, logfile: str | None, **kwargs: Any) -> None:
+    """Write the lines to the file of `--logfile` instead of stderr, which `--detach` and `celery multi` close.
+
+    Celery itself only adds a handler if there is none, and Django's settings have configured one.
+    """
+    if logfile:
+        handler = WatchedFileHandler(logfile, encoding="utf-8")
+        handler.setFormatter(logger.handlers[0].formatter)
+        logger.handlers[:] = [handler]
 
 
 if os.path.basename(sys.argv[0]) == "celery" or sys.argv[0].endswith(os.path.join("celery", "__main__.py")):
@@ -116,6 +129,13 @@ def ensure(step: Callable[[], None], *, vital: bool = True) -> None:
             logger.warning("Start waits for PostgreSQL", extra={"action": "start_waits", "reason": reason})
             time.sleep(START_PAUSE_SECONDS)
             close_old_connections()
+
+
+@signals.celeryd_init.connect
+def make_restartable(**kwargs: Any) -> None:
+    """Let SIGHUP restart a worker of `python -m celery`. Celery would run the file of that module, which cannot run on its own."""
+    if sys.argv[0].endswith(os.path.join("celery", "__main__.py")):
+        sys.argv[:1] = ["-m", "celery"]
 
 
 @signals.celeryd_init.connect

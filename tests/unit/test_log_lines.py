@@ -8,11 +8,13 @@ import logging
 import logging.config
 from collections.abc import Iterator
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 import structlog
+from celery import signals
 
 from orchestrator.settings.logging import LOGGING, log_format
 from tenants import request_context
@@ -156,3 +158,20 @@ def test_python_accepts_the_logging_configuration() -> None:
         assert [type(handler) for handler in root.handlers] == [logging.StreamHandler]
     finally:
         root.handlers[:], root.level = before[0], before[1]
+
+
+@pytest.mark.parametrize("of_the_command_line", [True, False])
+def test_celerys_option_logfile_gets_the_lines_instead_of_stderr(
+    json_lines: io.StringIO, tmp_path: Path, of_the_command_line: bool
+) -> None:
+    logger = logging.getLogger("a.library")
+    path = tmp_path / "worker.log"
+
+    signals.after_setup_logger.send(
+        None, logger=logger, loglevel=logging.INFO, logfile=str(path) if of_the_command_line else None
+    )
+    logger.info("Worker began")
+
+    logged = path.read_text() if of_the_command_line else json_lines.getvalue()
+    assert json.loads(logged)["event"] == "Worker began"
+    assert path.exists() is (json_lines.getvalue() == "")
