@@ -143,8 +143,11 @@ class Schedule(TenantOwned):
         return CatchUp(up_to if isinstance(up_to, int) and up_to > 0 else 0)
 
     def jitter(self, nominal: datetime) -> datetime:
-        """Return when a nominal time is fired. Every process computes the same."""
-        return timing.jitter(nominal, self.jitter_seconds, str(self.pk))
+        """Return when a nominal time is fired, which is not after `end_at`. Every process computes the same."""
+        seconds: float = self.jitter_seconds
+        if self.end_at is not None:
+            seconds = min(seconds, max(0.0, (self.end_at - nominal).total_seconds()))
+        return timing.jitter(nominal, seconds, str(self.pk))
 
     def next_time(self, *, after: datetime) -> datetime | None:
         """Return when the first nominal time later than `after` is fired, or None if there is none.

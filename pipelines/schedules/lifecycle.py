@@ -166,9 +166,10 @@ def _record_pages(execution: ScheduleExecution) -> ScheduleExecution | None:
             locked = executions.lock_execution(tenant_id, execution_id)
             if locked is None or not _is_ours(locked, recorded):
                 return None
+            figures = _pipeline_figures(locked)
             _record(locked, page, recorded=recorded, waits_for_batches=plan.waits_for_batches)
             # Stored with the first page, because the batches wait for each other even if the expansion fails later.
-            locked.metadata = {**locked.metadata, **plan.pacing_figures()}
+            locked.metadata = {**figures, **locked.metadata, **plan.pacing_figures()}
             locked.save(
                 update_fields=["jobs_created", "jobs_enqueued", "jobs_failed", "touched_at", "metadata"]
             )
@@ -249,10 +250,15 @@ def _job(execution: ScheduleExecution, planned: PlannedJob, state: JobState) -> 
     )
 
 
+def _pipeline_figures(execution: ScheduleExecution) -> dict[str, Any]:
+    """Return the figures of the pipeline with the first jobs: they stay, even if later runs begin with a newer version."""
+    return {} if "pipeline" in execution.metadata else expansion.pipeline_figures(execution)
+
+
 def _mark_expanded(execution: ScheduleExecution, plan: Plan) -> None:
     execution.expanded_at = clock.now()
-    figures = plan.figures(execution.jobs_created) | expansion.pipeline_figures(execution)
-    execution.metadata = {**execution.metadata, **figures}
+    figures = plan.figures(execution.jobs_created)
+    execution.metadata = {**_pipeline_figures(execution), **execution.metadata, **figures}
     execution.save(
         update_fields=["expanded_at", "metadata", "jobs_created", "jobs_enqueued", "jobs_failed", "touched_at"]
     )  # fmt: skip

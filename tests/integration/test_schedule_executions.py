@@ -20,9 +20,10 @@ from agents.contracts import AgentResult, Completed, Output, Usage
 from agents.exceptions import PermanentAgentError, RetryableAgentError
 from agents.models import Agent
 from pipelines import cancellation as run_cancellation
+from pipelines import versions
 from pipelines.models import Dataset, PipelineRun, Schedule
 from pipelines.schedules import executions as schedule_executions
-from pipelines.schedules import firing, system_jobs
+from pipelines.schedules import expansion, firing, lifecycle, system_jobs
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -650,3 +651,26 @@ def test_the_metadata_of_an_execution_count_finished_batches_and_the_outcomes_of
         "steps": 2,
         "runs": {"completed": 2, "failed": 1, "cancelled": 0},
     }
+
+
+def test_the_version_in_the_metadata_is_that_of_the_first_runs(
+    engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make_pipeline(tenant, "flow", [{"id": "a", "agent_role": "qa"}])
+    tickers(tenant, 2)
+    schedule = make_schedule(tenant, pipeline=pipeline, params={"tickerId": "db:ticker:all:id"})
+    monkeypatch.setattr(lifecycle, "PAGE", 1)
+    start = expansion.start
+
+    def save_a_version_meanwhile(*arguments: Any) -> None:
+        start(*arguments)
+        steps = [{"id": "a", "agent_role": "qa"}, {"id": "b", "agent_role": "dev"}]
+        versions.save(tenant.pk, {"key": "flow", "name": "Flow", "steps": steps}, actor="test")
+
+    monkeypatch.setattr(expansion, "start", save_a_version_meanwhile)
+    fire(schedule, NOON + HOUR)
+
+    with tenant_scope(tenant.pk):
+        numbers = list(PipelineRun.objects.order_by("pk").values_list("version__number", flat=True))
+    figures = execution(tenant).metadata["pipeline"]
+    assert (numbers, figures["version"], figures["steps"]) == ([1, 2], 1, 1)

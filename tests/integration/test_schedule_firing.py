@@ -328,6 +328,15 @@ def test_a_time_fires_only_after_its_jitter(tenant: Tenant) -> None:
     assert firings(schedule) == [(NOON + HOUR, "fired")]
 
 
+def test_jitter_fires_no_time_after_the_end_of_the_schedule(tenant: Tenant) -> None:
+    schedule = make_schedule(tenant, jitter_seconds=600, end_at=NOON + HOUR + timedelta(seconds=1))
+
+    fire(schedule, NOON + HOUR + timedelta(seconds=1))
+
+    assert firings(schedule) == [(NOON + HOUR, "fired")]
+    assert reload(schedule).next_run_at is None
+
+
 def test_jitter_longer_than_the_interval_loses_and_repeats_no_time(tenant: Tenant) -> None:
     schedule = make_schedule(tenant, cron="", interval_ms=60_000, jitter_seconds=900)
 
