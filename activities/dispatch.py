@@ -46,6 +46,7 @@ from activities.run_tokens import RunToken
 from agents import runner, skills
 from agents.contracts import Accepted, AgentRequest, AgentResult, Completed, Parked
 from agents.exceptions import AgentError, InputUnavailable, PermanentAgentError, ServerAway
+from agents.response_parser import InvalidAnswer
 from agents.routing import queue_of
 from tenants import clock, outages, request_context, tracing
 from tenants.context import tenant_scope
@@ -408,6 +409,7 @@ def _record(
     claimed: ClaimedRun, outcome: AgentResult | AgentError, following: FollowingStep | None = None
 ) -> None:
     """Record the outcome in a transaction of its own. Raises `RunSuperseded`."""
+    usage = outcome.usage if isinstance(outcome, Completed | InvalidAnswer) else None
     if not isinstance(outcome, AgentError):
         try:
             _record_answer(claimed, outcome, following)
@@ -418,7 +420,11 @@ def _record(
             outcome = _error_of(error, claimed.run)
     failure = outcome
     tracing.fail(failure.error_code)
-    results.persistently(lambda: results.record_failed(claimed.run, failure))
+    try:
+        results.persistently(lambda: results.record_failed(claimed.run, failure))
+    finally:
+        if usage is not None:
+            results.persistently(lambda: results.note_usage(claimed.run, usage))
 
 
 def _error_of(error: Exception, run: RunToken) -> AgentError:

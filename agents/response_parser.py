@@ -35,14 +35,15 @@ _DECIMAL = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,12})?")
 
 
 class InvalidAnswer(PermanentAgentError):
-    """The agent's answer does not have the agreed form. `errors` holds (path, message) pairs."""
+    """The agent's answer does not have the agreed form. `errors` holds (path, message) pairs, `usage` what it has reported nevertheless."""
 
     code = "invalid_agent_answer"
 
-    def __init__(self, *errors: tuple[str, str]) -> None:
+    def __init__(self, *errors: tuple[str, str], usage: Usage | None = None) -> None:
         listed = "; ".join(f"{path} {message}" if path else message for path, message in errors)
         super().__init__(f"The agent's answer is invalid: {listed}.")
         self.errors = errors
+        self.usage = usage
 
 
 def read_completed(answer: Any) -> Completed:
@@ -51,10 +52,12 @@ def read_completed(answer: Any) -> Completed:
     if not isinstance(answer, Mapping):
         raise InvalidAnswer(("", "it must be a JSON object"))
     output = _output(answer.get("output"), errors)
+    before = len(errors)
     usage = usage_from(answer.get("usage"), errors)
+    readable_usage = usage if len(errors) == before else None
     session_id = session_id_from(answer.get("session_id"), errors)
     if errors:
-        raise InvalidAnswer(*errors)
+        raise InvalidAnswer(*errors, usage=readable_usage)
     return Completed(output, usage, session_id)
 
 

@@ -43,7 +43,7 @@ from activities.retry_delays import RetryPolicy
 from activities.run_tokens import RunToken
 from activities.states import BANDS
 from agents import configuration
-from agents.contracts import Completed
+from agents.contracts import Completed, Usage
 from agents.exceptions import (
     AgentError,
     AgentRateLimited,
@@ -460,6 +460,12 @@ def note_late(run: RunToken, result: Completed) -> bool:
         if result.usage is not None:
             budgets.count_usage(run, result.usage)
     return suspended is not None
+
+
+def note_usage(run: RunToken, usage: Usage) -> None:
+    """Record the usage in an answer that could not be accepted, because the money is spent."""
+    with tenant_scope(run.tenant_id):
+        budgets.count_usage(run, usage)
 
 
 def _beats(run: RunToken) -> QuerySet[ActivityRun]:

@@ -1,4 +1,5 @@
--- Records the total usage that a run reports: enters the increase in the ledger, and stores the total in the run.
+-- Records the total usage that a run reports: enters the increase in the ledger, and stores the total in the run. If its activity has an open
+-- dead letter, that gets the new cost.
 -- Parameters  tenant, run, fence, day; input_tokens, output_tokens; cost: dollars, null if the agent does not report them; model, may be null;
 --             input_price, output_price: dollars per token of the model, null if unknown; beat: whether this is also a heartbeat;
 --             progress: null if unchanged
@@ -49,6 +50,14 @@ WITH run AS MATERIALIZED (
            unpriced AND (new_input > 0 OR new_output > 0)
     FROM new_usage n JOIN activities_activity a ON a.tenant_id = %(tenant)s AND a.id = n.activity_id
     WHERE new_input > 0 OR new_output > 0 OR now_dollars <> n.dollars
+), letter AS (
+    -- Usage that is reported after the activity has failed. Cut to the size of the column, as in bury.sql.
+    UPDATE activities_deadletter d
+    SET cost_usd = least(n.now_dollars + coalesce((SELECT sum((r.usage ->> 'cost_usd')::numeric) FROM activities_activityrun r
+                         WHERE r.tenant_id = %(tenant)s AND r.activity_id = n.activity_id AND r.id <> n.id), 0), 99999999)
+    FROM new_usage n
+    WHERE n.status <> 'running' AND now_dollars <> n.dollars
+        AND d.tenant_id = %(tenant)s AND d.activity_id = n.activity_id AND d.state = 'open'
 )
 SELECT n.activity_id AS activity, a.agent_role AS role, a.deliverable_id AS deliverable, now_dollars - n.dollars AS dollars,
        (new_input + new_output)::bigint AS tokens, n.status = 'running' AS live,

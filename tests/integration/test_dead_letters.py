@@ -130,6 +130,18 @@ def test_a_dead_letter_is_created_even_with_an_absurd_cost(engine: Engine, acme:
     assert letter.cost_usd == Decimal(99_999_999)
 
 
+def test_usage_that_is_reported_after_the_failure_raises_the_cost(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    activity_id, agent = accept_work(engine, acme)
+    agent.post("heartbeat", {"usage": {"cost_usd": "0.25"}})
+    agent.post("fail", {"error": {"message": "no", "retryable": False}})
+
+    agent.post("heartbeat", {"usage": {"cost_usd": "0.75"}})
+
+    (letter,) = letters_of(acme, activity_id)
+    assert letter.cost_usd == Decimal("0.75")
+
+
 # Alerts and escalations
 
 

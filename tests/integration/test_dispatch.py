@@ -23,6 +23,7 @@ from activities.quick_work import HeldGrant
 from activities.run_tokens import RunToken
 from agents.contracts import Accepted, Completed, Output, Usage
 from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
+from agents.response_parser import read_completed
 from tenants.context import SYSTEM, tenant_scope
 from tenants.models import Tenant, UsageEntry
 from tests.engine import Engine, in_another_thread
@@ -360,6 +361,39 @@ def test_an_internal_error_fails_the_activity_instead_of_leaving_it_open(
 
     failed = engine.get(acme, activity_id)
     assert (failed.status, failed.error["code"]) == ("failed", "internal_error")
+
+
+def _fail(*arguments: object, **more: object) -> None:
+    raise ZeroDivisionError
+
+
+def test_what_a_run_has_used_counts_although_its_result_cannot_be_recorded(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("activities.execution.results.record_completed", _fail)
+    monkeypatch.setattr("activities.execution.results.record_completed_together", _fail)
+    engine.agent.behaviour = lambda request: Completed(Output(content="x"), usage=Usage(3, 4))
+    (activity_id,) = engine.submit(acme)
+
+    engine.drain()
+
+    assert engine.status(acme, activity_id) == "failed"
+    with tenant_scope(acme.pk):
+        used = UsageEntry.objects.filter(activity_id=activity_id).aggregate(
+            Sum("input_tokens"), Sum("output_tokens")
+        )
+    assert used == {"input_tokens__sum": 3, "output_tokens__sum": 4}
+
+
+def test_what_a_run_has_used_counts_although_its_answer_is_invalid(engine: Engine, acme: Tenant) -> None:
+    engine.agent.behaviour = lambda request: read_completed({"output": 1, "usage": {"input_tokens": 3}})
+    (activity_id,) = engine.submit(acme)
+
+    engine.drain()
+
+    assert engine.get(acme, activity_id).error["code"] == "invalid_agent_answer"
+    with tenant_scope(acme.pk):
+        assert UsageEntry.objects.get(activity_id=activity_id, input_tokens__gt=0).input_tokens == 3
 
 
 def test_an_operator_can_retry_failed_work(engine: Engine, acme: Tenant) -> None:
