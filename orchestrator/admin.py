@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 from celery.schedules import ParseException
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
@@ -34,7 +35,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from agents.admin.platform import providers_page
-from orchestrator.beat import TICKS, error_of, is_tick
+from orchestrator.beat import TICKS, error_of, error_of_interval, is_tick
 from tenants.admin import audit
 from tenants.admin.bases import NOTHING, RecordAdmin, SuperusersOnly
 from tenants.models import Membership
@@ -135,9 +136,16 @@ class PeriodicTaskAdmin(SuperusersOnly, beat.PeriodicTaskAdmin, ModelAdmin):
             messages.error(request, "Not sent: the broker does not answer. Please retry.")
 
 
+class IntervalForm(forms.ModelForm):
+    def _post_clean(self) -> None:
+        super()._post_clean()  # type: ignore[misc]  # not in the stubs
+        if not self.errors and (reason := error_of_interval(self.instance)):
+            self.add_error("every", f"{reason.capitalize()}.")
+
+
 @admin.register(IntervalSchedule)
 class IntervalScheduleAdmin(SuperusersOnly, beat.IntervalScheduleAdmin, ModelAdmin):
-    pass
+    form = IntervalForm
 
 
 @admin.register(CrontabSchedule)

@@ -19,7 +19,7 @@ import structlog
 from celery import schedules
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.db import DatabaseError, close_old_connections
-from django_celery_beat.models import PeriodicTask
+from django_celery_beat.models import IntervalSchedule, PeriodicTask
 from django_celery_beat.schedulers import NEVER_CHECK_TIMEOUT, DatabaseScheduler, ModelEntry
 
 from orchestrator.celery import app, ensure
@@ -39,6 +39,8 @@ class Entry(ModelEntry):
     def __init__(self, model: PeriodicTask, app: Any = None) -> None:
         """Raise `ValueError` for a row that cannot be read, which the scheduler leaves out."""
         try:
+            if reason := error_of_interval(model.interval):
+                raise ValueError(reason)
             super().__init__(model, app=app)
         except Exception as error:
             if outages.may_pass(error):
@@ -131,6 +133,8 @@ def find_foreign_tasks() -> list[PeriodicTask]:
 
 def error_of(row: PeriodicTask) -> str:
     """Return why beat cannot compute when to send this tick, or nothing. Changes neither the row nor the object."""
+    if reason := error_of_interval(row.interval):
+        return reason
     trial = copy(row)
     # Otherwise Celery would disable a row that has expired or was sent.
     trial.enabled, trial.expires, trial.one_off = True, None, False
@@ -141,6 +145,16 @@ def error_of(row: PeriodicTask) -> str:
             raise
         return " ".join(str(error).split()) or type(error).__name__
     return ""
+
+
+def error_of_interval(interval: IntervalSchedule | None) -> str:
+    """Return why beat sends nothing at this interval, or nothing: a shorter one would keep it busy. Schedules have the same limit."""
+    is_short = (
+        interval is not None
+        and interval.period == IntervalSchedule.MICROSECONDS
+        and interval.every < 1_000_000
+    )
+    return "the interval must be at least one second" if is_short else ""
 
 
 @register(Tags.database)

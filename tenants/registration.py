@@ -21,7 +21,7 @@ class SlugTaken(TenantError):
 
 
 class InvalidSlug(TenantError):
-    """A slug has up to 63 letters, digits, hyphens and underscores."""
+    """A slug has up to 63 letters, digits, hyphens and underscores, and begins with a letter or digit."""
 
     code = "invalid_slug"
     status = 400
@@ -43,10 +43,8 @@ class TenantNotFound(TenantError):
 
 def register(slug: str, name: str = "") -> Tenant:
     """Create a tenant. Raises `InvalidSlug`, `InvalidName` or `SlugTaken`."""
-    try:
-        validate_slug(slug)
-    except ValidationError as error:
-        raise InvalidSlug(f"{slug!r} is not a slug: use letters, digits, hyphens and underscores.") from error
+    if reason := error_of_slug(slug):
+        raise InvalidSlug(f"{slug!r} is not a slug: {reason}.")
     if len(slug) > 63:
         raise InvalidSlug(f"The slug has {len(slug)} characters; 63 are allowed.")
     if len(name) > LONGEST_NAME:
@@ -62,6 +60,15 @@ def register(slug: str, name: str = "") -> Tenant:
         # Row-level security hides the other tenant's row here: only the unique index detects it.
         raise SlugTaken(f"A tenant {slug!r} exists already.") from error
     return tenant
+
+
+def error_of_slug(slug: str) -> str | None:
+    """Say why the text cannot be a slug, or return None. A slug that begins with a hyphen would look like an option of a command."""
+    try:
+        validate_slug(slug)
+    except ValidationError:
+        return "use letters, digits, hyphens and underscores"
+    return "begin with a letter or digit" if slug[0] in "-_" else None
 
 
 def find(slug: str) -> Tenant:

@@ -5,7 +5,7 @@ Deployments are created, promoted and rolled back by buttons. They are never edi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -273,12 +273,23 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
+        return self._unless_refused(
+            request, lambda: super(AgentAdmin, self).delete_view(request, object_id, extra_context)
+        )
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        return self._unless_refused(
+            request, lambda: super(AgentAdmin, self).changelist_view(request, extra_context)
+        )
+
+    def _unless_refused(self, request: HttpRequest, view: Callable[[], HttpResponse]) -> HttpResponse:
         try:
-            response: HttpResponse = super().delete_view(request, object_id, extra_context)
+            return view()
         except RegistryError as error:
             messages.error(request, str(error))  # Something needs it that did not when the page was rendered.
             return HttpResponseRedirect(reverse("admin:agents_agent_changelist"))
-        return response
 
     def delete_model(self, request: HttpRequest, obj: Agent) -> None:
         registry.remove(obj.role, revision=obj.revision)

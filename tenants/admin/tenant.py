@@ -21,7 +21,7 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
-from tenants import admin_scope, clock, tokens
+from tenants import admin_scope, clock, registration, tokens
 from tenants.admin.bases import RecordAdmin, SeenForm, UndeletableAdmin
 from tenants.admin.permissions import find_row, is_superuser, may_write
 from tenants.bounds import check_bounds
@@ -88,6 +88,12 @@ class TenantForm(SeenForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["paused_seen"].initial = self.instance.paused
+
+    def clean_slug(self) -> str:
+        slug: str = self.cleaned_data["slug"]
+        if error := registration.error_of_slug(slug):
+            raise forms.ValidationError(f"{error.capitalize()}.")
+        return slug
 
     def clean_timezone(self) -> str:
         name: str = self.cleaned_data["timezone"]

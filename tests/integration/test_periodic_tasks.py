@@ -118,6 +118,7 @@ IMPOSSIBLE: dict[str, Callable[[], dict[str, Any]]] = {
         "solar": SolarSchedule.objects.create(event="sunrise", latitude=52, longitude=13)  # needs a library
     },
     "interval": lambda: {"interval": IntervalSchedule.objects.create(every=2**31 - 1, period="days")},
+    "too often": lambda: {"interval": IntervalSchedule.objects.create(every=1, period="microseconds")},
     "headers": lambda: {
         "interval": IntervalSchedule.objects.create(every=1, period="days"),
         "headers": "[1]",

@@ -70,10 +70,10 @@ def test_create_tenant_refuses_a_taken_slug_although_it_cannot_see_that_tenant(t
         call("create_tenant", "acme")
 
 
-@pytest.mark.parametrize("slug", ["", "two words", "ümlaut", "a" * 64, "semi;colon"])
+@pytest.mark.parametrize("slug", ["", "two words", "ümlaut", "a" * 64, "semi;colon", "--x", "_x"])
 def test_create_tenant_refuses_an_invalid_slug(slug):
     with pytest.raises(CommandError, match="slug"):
-        call("create_tenant", slug)
+        call("create_tenant", "--", slug)
 
 
 @pytest.mark.parametrize("name", ["n" * 201, "two\nlines", "turned \u202e round", "no\x00text"])

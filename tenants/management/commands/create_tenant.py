@@ -20,7 +20,8 @@ class Command(ManagementCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "slug", help="short unique name: letters, digits, hyphens, underscores; at most 63"
+            "slug",
+            help="short unique name: letters, digits, hyphens, underscores, the first a letter or digit; at most 63",
         )
         parser.add_argument("--name", default="", help="name for people; default: the slug")
 

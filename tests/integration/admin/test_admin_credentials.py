@@ -24,7 +24,7 @@ from pipelines.schedules import beat
 from tenants import tokens
 from tenants.context import system_scope
 from tenants.models import ApiToken, Membership, Tenant
-from tests.browsing import list_url, messages_of, no_inlines, page_url, run_action
+from tests.browsing import list_url, messages_of, no_inlines, page_url, run_action, visible_text
 from tests.cases import in_one_test
 
 SECRET = "sk-very-secret"
@@ -287,6 +287,17 @@ def _agent_form(browser: Client, **fields: str) -> HttpResponse:
     sent = {name: value for name, value in form.initial.items() if value is not None and value is not False}
     sent |= {"options": "{}", "retry": "{}", "input_schema": "null"} | no_inlines("deployments")
     return browser.post(page, sent | fields)
+
+
+def test_an_interval_is_at_least_a_second_because_a_shorter_one_would_keep_beat_busy(root: Client) -> None:
+    page = reverse("admin:django_celery_beat_intervalschedule_add")
+
+    form = {"period": "microseconds"} | no_inlines("periodictask_set")
+
+    refused = root.post(page, form | {"every": "1"})
+
+    assert "The interval must be at least one second." in visible_text(refused)
+    assert root.post(page, form | {"every": "1000000"}).status_code == 302
 
 
 def test_the_button_for_periodic_tasks_sends_only_allowed_tasks(root: Client) -> None:

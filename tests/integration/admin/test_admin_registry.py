@@ -12,6 +12,7 @@ from django.http import HttpResponse
 from django.test import Client
 
 from agents import deployments
+from agents.exceptions import AgentInUse
 from agents.models import Agent, AgentVersionDeployment
 from pipelines import versions
 from tenants.context import system_scope
@@ -182,6 +183,22 @@ def test_an_agent_in_use_cannot_be_deleted_and_is_disabled_with_a_warning(
     assert answer.status_code == 302
     assert "scribe is switched off and still needed by pipeline flow (acme)." in messages_of(answer)
     assert not now().enabled
+
+
+def test_an_agent_that_came_into_use_meanwhile_stays_and_the_list_says_why(
+    scribe: Agent, root: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(role: str, *, revision: int) -> None:
+        raise AgentInUse(f"The agent {role} cannot be deleted.")
+
+    monkeypatch.setattr("agents.registry.remove", refuse)
+    selected = {"action": "delete_selected", "_selected_action": [scribe.pk], "post": "yes"}
+
+    answer = root.post(list_url(Agent), selected)
+
+    assert answer.status_code == 302
+    assert "The agent scribe cannot be deleted." in messages_of(answer)
+    assert now().enabled
 
 
 def test_an_unused_agent_is_deleted_with_its_versions(scribe: Agent, root: Client) -> None:
