@@ -194,7 +194,9 @@ def _refusal(tenant_id: UUID, job_id: UUID) -> Outcome | None:
     role = present_rights.role_of(tenant_id, credential)
     if role is not None and role.includes(Role.OPERATOR):
         return None
-    message = f"The creator of the job, {by}, no longer has the role operator."
+    message = (
+        f"The creator of the job, {by}, no longer has the role operator, or the token is no longer valid."
+    )
     return Outcome(ItemState.FAILED, {"code": Forbidden.code, "message": message})
 
 

@@ -137,8 +137,14 @@ def references_of_role(role: str) -> list[Reference]:
     )
     counts = open_ones.order_by().values("tenant_id").annotate(number=Count("pk"))
     return [
-        Reference("activities", f"{row['number']:,} open", row["tenant_id"], tenants[row["tenant_id"]], role)
-        for row in counts
+        Reference(
+            f"{number:,} open",
+            "activity" if number == 1 else "activities",
+            tenant_id,
+            tenants[tenant_id],
+            role,
+        )
+        for tenant_id, number in counts.values_list("tenant_id", "number")
     ]
 
 

@@ -67,7 +67,7 @@ NAMED = 20  # references in a message; more do not help anybody
 class Reference:
     """Something of a tenant that needs an agent."""
 
-    kind: str  # "schedule", "pipeline", "activity", ...
+    kind: str  # "schedule", "pipeline", "2 open", ...
     name: str
     tenant_id: UUID
     tenant: str  # its slug

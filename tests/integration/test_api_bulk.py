@@ -447,7 +447,8 @@ def test_the_rest_of_a_job_is_refused_after_its_creator_has_lost_the_right(
     (item,) = client.get(f"{job['link']}items/?state=failed").json()["results"]
     assert item["error"] == {
         "code": "forbidden",
-        "message": f"The creator of the job, {ended['created_by']}, no longer has the role operator.",
+        "message": f"The creator of the job, {ended['created_by']}, no longer has the role operator, or the token is no "
+        "longer valid.",
     }
     assert statuses(tenant).count("created") == 1
 

@@ -59,7 +59,7 @@ def test_schedules_pipelines_and_open_work_of_all_tenants_refer_to_an_agent(
     assert references() == {
         "pipeline flow (acme)",
         "schedule Weekly refresh (globex)",
-        "activities 2 open (acme)",
+        "2 open activities (acme)",
     }
 
 
