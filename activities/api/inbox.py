@@ -57,9 +57,12 @@ class ItemSerializer(StrictSerializer):
 
     def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
         decision = DECISIONS.get(attrs.get("decision", ""))
+        errors: dict[str, Any] = {}
         if decision in ("reject", "resolve") and not attrs.get("notes"):
-            return {"notes": [f"is required to {decision}: the agent works by it"]}
-        return {}
+            errors["notes"] = [f"is required to {decision}: the agent works by it"]
+        if decision in ("resolve", "complete") and "chosen_option" in attrs:
+            errors["chosen_option"] = ["is for approvals and rejections"]
+        return errors
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         return {**attrs, "decision": DECISIONS[attrs["decision"]]}

@@ -131,6 +131,7 @@ def test_a_scale_keeps_the_order_of_its_values(scale, values):
         ({"priority": "5"}, "priority"), ({"priority": True}, "priority"), ({"priority": 3.5}, "priority"),
         ({"priority": "later"}, "priority"), ({"priority": 3, "priority_scale": "payload"}, "priority"),
         ({"priority": 0, "priority_scale": "ticket"}, "priority"), ({"priority_scale": "mine"}, "priority_scale"),
+        ({"priority_scale": "ade"}, "priority_scale"), ({"priority_scale": "ade", "priority": None}, "priority_scale"),
         ({"not_before": "2030-01-01T00:00:00"}, "not_before"), ({"not_before": "soon"}, "not_before"),
         ({"not_before": 1893456000}, "not_before"), ({"not_before": "2030-13-01T00:00:00Z"}, "not_before"),
         ({"expires_at": "2020-01-01T00:00:00Z"}, "expires_at"),

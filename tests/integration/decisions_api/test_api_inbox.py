@@ -163,6 +163,7 @@ def test_concurrent_bulk_decisions_decide_each_gate_once(api: Any, engine: Engin
         ({"items": [{"id": str(UUID(int=1)), "decision": "maybe"}]}, "items[0].decision"),
         ({"items": [{"id": "x", "y": 1}]}, "items[0].y"),
         ({"items": [{"id": str(UUID(int=1)), "decision": "rejected"}]}, "items[0].notes"),
+        ({"items": [{"id": str(UUID(int=1)), "decision": "done", "chosen_option": "a"}]}, "items[0].chosen_option"),
         ({"items": [{"id": str(UUID(int=1)), "decision": "approved", "x": 1}]}, "items[0].x"), ({"items": 5}, "items"),
     ],
 )  # fmt: skip
