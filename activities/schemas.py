@@ -13,6 +13,7 @@ from rest_framework import serializers
 from activities.decision_rules import DecisionRules, Later
 from activities.states import BANDS
 from agents import configuration
+from agents.api.role_names import RoleName
 from tenants.api.serializers import (
     OPTIONAL,
     Flag,
@@ -233,7 +234,7 @@ class AssigneeSerializer(StrictSerializer):
     """Base of bodies that name who shall do something."""
 
     assignee_type = OneOf(choices=["agent", "human"], **OPTIONAL)
-    agent_role = Text(max_length=63, **OPTIONAL)
+    agent_role = RoleName(max_length=63, **OPTIONAL)
     human_role = Text(max_length=63, **OPTIONAL)
 
     def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
@@ -305,7 +306,7 @@ class WorkScopeSerializer(StrictSerializer):
 
     pipelines = serializers.ListField(child=Identifier(), max_length=MOST_SCOPES, **OPTIONAL)
     deliverables = serializers.ListField(child=Identifier(), max_length=MOST_SCOPES, **OPTIONAL)
-    roles = serializers.ListField(child=Text(max_length=63), max_length=MOST_SCOPES, **OPTIONAL)
+    roles = serializers.ListField(child=RoleName(max_length=63), max_length=MOST_SCOPES, **OPTIONAL)
     groups = serializers.ListField(child=Text(max_length=200), max_length=MOST_SCOPES, **OPTIONAL)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:

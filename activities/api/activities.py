@@ -46,6 +46,7 @@ from activities.models.activity import AssigneeType, in_status
 from activities.selectors import Moment
 from activities.states import LinkKind, RunStatus, Status
 from activities.submission import NewActivity, Submitted, submit
+from agents.api.role_names import RoleFilter
 from agents.command_line import transcripts
 from agents.contracts import LINE_KINDS
 from tenants import owned_ids
@@ -85,7 +86,7 @@ class ActivityFilter(StrictFilterSet):
     status = StatusFilter(
         choices=[(s.value, s.value) for s in Status], help_text="One status, or several separated by commas."
     )
-    agent_role = django_filters.CharFilter()
+    agent_role = RoleFilter()
     human_role = django_filters.CharFilter()
     assignee_type = django_filters.ChoiceFilter(choices=AssigneeType.choices)
     priority = WholeNumberFilter()

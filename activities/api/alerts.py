@@ -229,12 +229,11 @@ class NotificationChannelViewSet(VersionedResource):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
         if self.action in ("create", "update"):
-            is_new = self.action == "create"
-            self.body = read(
-                NewChannelSerializer if is_new else ChangedChannelSerializer,
-                request.data,
-                kind_before=None if is_new else self._kind_of(self.kwargs["pk"]),
-                checks_target=not idempotency.is_repetition(request, self.principal),
+            checks_target = not idempotency.is_repetition(request, self.principal)
+            self.body = (
+                read(NewChannelSerializer, request.data, checks_target=checks_target)
+                if self.action == "create"
+                else self._read_change(checks_target)
             )
 
     @creation("Create a notification channel", NewChannelSerializer, NotificationChannelWithSecretSerializer)
@@ -296,10 +295,16 @@ class NotificationChannelViewSet(VersionedResource):
         self.save_changed(channel)
         return Response({**self.show(channel), "secret": secret})
 
-    def _kind_of(self, pk: UUID) -> str:
+    def _read_change(self, checks_target: bool) -> dict[str, Any]:
         with tenant_scope(self.tenant_id):
-            own = NotificationChannel.objects.for_tenant(self.tenant_id).filter(pk=pk)
-            return require_found(own.values_list("kind", flat=True).first())
+            own = NotificationChannel.objects.for_tenant(self.tenant_id).filter(pk=self.kwargs["pk"])
+            channel = require_found(own.only("kind", "target_shown").first())
+        body: Any = self.request.data
+        if isinstance(body, dict) and body.get("target") == channel.target_shown:
+            del body["target"]  # as a GET has returned it
+        return self.read_change(
+            ChangedChannelSerializer, kind_before=channel.kind, checks_target=checks_target
+        )
 
     def _refuse_taken(self, name: str, except_for: NotificationChannel | None = None) -> None:
         same_name = NotificationChannel.objects.for_tenant(self.tenant_id).filter(name=name)

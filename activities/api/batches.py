@@ -11,6 +11,7 @@ from rest_framework import serializers
 from activities import provider_batches
 from activities.models import BatchItem, ProviderBatch
 from activities.models.batch import ItemState
+from agents.api.role_names import RoleFilter
 from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import Computed, ResponseSerializer
 from tenants.api.views import ListResource, Resource, describe_resource
@@ -62,7 +63,7 @@ class BatchItemFilter(StrictFilterSet):
     state = django_filters.ChoiceFilter(choices=ItemState.choices)
     batch = django_filters.UUIDFilter(field_name="batch_id")
     activity = django_filters.UUIDFilter(field_name="activity_id")
-    agent_role = django_filters.CharFilter()
+    agent_role = RoleFilter()
 
 
 @describe_resource(many="Batches of model providers, newest first", one="One batch")

@@ -28,6 +28,7 @@ from activities.schemas import (
     priority_of,
 )
 from activities.states import LinkKind, Status
+from agents.api.role_names import RoleName
 from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import SEARCH_LENGTH, filter_by_body
@@ -92,7 +93,7 @@ class ActivityChoiceSerializer(StrictSerializer):
         **OPTIONAL,
     )
     status = StatusesField(**OPTIONAL)
-    agent_role = Text(max_length=63, **OPTIONAL)
+    agent_role = RoleName(max_length=63, **OPTIONAL)
     human_role = Text(max_length=63, **OPTIONAL)
     assignee_type = OneOf(choices=AssigneeType.values, **OPTIONAL)
     priority = Whole(min_value=1, max_value=20, **OPTIONAL)

@@ -21,6 +21,7 @@ from activities.api.serializers import link_of
 from activities.exceptions import TransitionRefused
 from activities.models import DeadLetter
 from activities.models.dead_letter import BurialReason, DeadLetterState, LetterKind
+from agents.api.role_names import RoleFilter, RoleName
 from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
 from tenants.api.filters import MomentFilter, StrictFilterSet, filter_by_body
@@ -52,7 +53,7 @@ class ChoiceSerializer(StrictSerializer):
     """The filters of the list of dead letters; at least one is required. `{"state": "open"}` selects all that are open."""
 
     kind = OneOf(choices=LetterKind.values, **OPTIONAL)
-    agent_role = Text(max_length=63, **OPTIONAL)
+    agent_role = RoleName(max_length=63, **OPTIONAL)
     mailbox = Text(max_length=200, **OPTIONAL)
     reason = OneOf(choices=BurialReason.values, **OPTIONAL)
     fingerprint = Text(max_length=64, **OPTIONAL)
@@ -106,7 +107,7 @@ class DismissalSerializer(ChosenSerializer):
 
 class DeadLetterFilter(StrictFilterSet):
     kind = django_filters.ChoiceFilter(choices=LetterKind.choices, method="of_kind")
-    agent_role = django_filters.CharFilter()
+    agent_role = RoleFilter()
     mailbox = django_filters.CharFilter(field_name="mailbox_key")
     reason = django_filters.ChoiceFilter(choices=BurialReason.choices)
     fingerprint = django_filters.CharFilter()
@@ -147,7 +148,9 @@ class DeadLetterSerializer(ResponseSerializer):
     attempts = serializers.IntegerField()
     stalls = serializers.IntegerField()
     cost_usd = serializers.DecimalField(
-        max_digits=14, decimal_places=6, help_text="The cost that all runs until then have reported."
+        max_digits=14,
+        decimal_places=6,
+        help_text="The cost that all runs have reported, also after the failure, while it is open.",
     )
     fingerprint = serializers.CharField(help_text="Equal for similar failures.")
     run = serializers.UUIDField(source="run_id", allow_null=True, help_text="The run that failed last.")

@@ -24,6 +24,7 @@ from activities.models import Mailbox, MailboxItem
 from activities.models.mailbox import ItemKind, ItemSource, ItemState
 from activities.schemas import MailboxKey
 from agents import configuration
+from agents.api.role_names import RoleFilter, RoleName
 from tenants import clock
 from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
@@ -86,7 +87,7 @@ class NewItemSerializer(StrictSerializer):
         help_text="A second item with the same id counts as a repetition of the first.",
         **OPTIONAL,
     )
-    agent_role = Text(
+    agent_role = RoleName(
         max_length=63,
         help_text="The role that consumes the mailbox. Without a role, clients take its items.",
         **OPTIONAL,
@@ -326,11 +327,15 @@ def _serialize_mailbox(mailbox: Mailbox, figures: dict[str, Any], now: datetime)
     }  # fmt: skip
 
 
+class MailboxFilter(StrictFilterSet):
+    agent_role = RoleFilter()
+
+
 class MailboxList(ViewSetMixin, MailboxPart):
     """A mailbox exists from its first item on."""
 
     serializer_class = MailboxSerializer
-    filterset_fields = ("agent_role",)
+    filterset_class = MailboxFilter
     search_fields = ("key",)
     ordering = ("-created_at", "-id")
 

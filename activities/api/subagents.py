@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
+import django_filters
 from django.db.models import QuerySet
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
@@ -24,9 +25,11 @@ from activities.models import ActivityRun, Subagent
 from activities.schemas import MailboxKey
 from activities.subagents import NewSubagent, output_file_of
 from agents import configuration
+from agents.api.role_names import RoleFilter, RoleName
 from agents.command_line import transcripts
 from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
+from tenants.api.filters import StrictFilterSet
 from tenants.api.serializers import (
     OPTIONAL,
     Computed,
@@ -52,7 +55,9 @@ MOST_TURNS = 200
 class NewSubagentSerializer(StrictSerializer):
     """A prompt for an agent of a role, in a new conversation or an earlier one."""
 
-    subagent_type = Text(max_length=63, help_text="The role that does the work; it must be in the registry.")
+    subagent_type = RoleName(
+        max_length=63, help_text="The role that does the work; it must be in the registry."
+    )
     prompt = Text(trim_whitespace=False, max_length=LONGEST_PROMPT)
     description = Text(allow_blank=True, max_length=200, help_text="A few words for people.", **OPTIONAL)
     model = Text(max_length=200, help_text="The model to use instead of the role's.", **OPTIONAL)
@@ -133,11 +138,16 @@ class SubagentSerializer(ResponseSerializer):
     finished_at = serializers.DateTimeField(source="activity.finished_at", allow_null=True)
 
 
+class SubagentFilter(StrictFilterSet):
+    subagent_type = RoleFilter()
+    parent_mailbox = django_filters.CharFilter()
+
+
 @describe_resource(many="Subagents, newest first")
 class SubagentViewSet(DigestEtag, Resource):
     queryset = Subagent.objects
     serializer_class = SubagentSerializer
-    filterset_fields = ("subagent_type", "parent_mailbox")
+    filterset_class = SubagentFilter
     ordering = ("-created_at", "-id")
     scope = "subagents"
     volatile = ("duration_seconds",)

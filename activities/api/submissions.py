@@ -23,7 +23,7 @@ from activities.schemas import (
 )
 from activities.submission import NewActivity
 from agents import configuration, input_schemas
-from agents.routing import role_named
+from agents.api.role_names import RoleName
 from tenants import clock
 from tenants.api.serializers import (
     OPTIONAL,
@@ -81,7 +81,7 @@ class NewActivitySerializer(RulesSerializer):
 
     name = Text(max_length=LONGEST_NAME)
     description = Text(trim_whitespace=False, allow_blank=True, max_length=100_000, **OPTIONAL)
-    agent_role = Text(max_length=63, **OPTIONAL)
+    agent_role = RoleName(max_length=63, **OPTIONAL)
     human_role = Text(max_length=63, **OPTIONAL)
     is_approval_gate = Flag(help_text="A person answers yes or no, instead of completing a task.", **OPTIONAL)
     options = OptionsField(help_text="What may be chosen from with the decision.", **OPTIONAL)
@@ -122,19 +122,19 @@ class NewActivitySerializer(RulesSerializer):
         errors |= _errors_of_decision_fields(attrs, invalid)
         if "group_scope" in attrs and "group_key" not in attrs and "group_key" not in invalid:
             errors["group_scope"] = ["needs group_key"]
+        if "priority_scale" in attrs and "priority" not in attrs and "priority" not in invalid:
+            errors["priority_scale"] = ["needs priority"]
         if "input" in attrs and "input_ref" in attrs:
             errors["input_ref"] = ["cannot be given together with input"]
         if "priority_scale" not in invalid:
             errors |= errors_of_priority(attrs)
         if "agent_role" in attrs and "agent_role" not in errors and "params" not in invalid:
-            role = role_named(attrs["agent_role"])
-            errors |= _errors_of_params(self.context["tenant_id"], role, attrs.get("params", {}))
+            params = attrs.get("params", {})
+            errors |= _errors_of_params(self.context["tenant_id"], attrs["agent_role"], params)
         return errors
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs["priority"] = priority_of(attrs.get("priority"), attrs.pop("priority_scale", None))
-        if "agent_role" in attrs:
-            attrs["agent_role"] = role_named(attrs["agent_role"])
         return attrs
 
 
@@ -161,8 +161,8 @@ def _errors_of_assignee(attrs: Mapping[str, Any], invalid: Container[str]) -> di
         errors["human_role"] = ["cannot be given together with agent_role: one of them does the work"]
     if not agent and not human and "agent_role" not in invalid and "human_role" not in invalid:
         errors["agent_role"] = ["is required, unless human_role is given"]
-    if agent and role_named(agent) not in configuration.list_roles():
-        errors["agent_role"] = configuration.errors_of_role(agent)
+    if agent and (unknown := configuration.errors_of_role(agent)):
+        errors["agent_role"] = unknown
     if human and not agent:
         for name, message in _ONLY_FOR_AGENTS.items():
             if attrs.get(name):

@@ -125,6 +125,7 @@ class WebhookViewSet(VersionedResource):
     queryset = WebhookEndpoint.objects
     serializer_class = WebhookSerializer
     address = "/api/v1/webhooks/"
+    changing_members = ("off_reason", "failing_since")
     filterset_fields = ("enabled",)
     search_fields = ("url", "description")
     ordering_fields = ("created_at",)
@@ -136,7 +137,12 @@ class WebhookViewSet(VersionedResource):
         if self.action in ("create", "update"):
             # Before the transaction, because it resolves a host name, which may fail in a repetition.
             is_repetition = idempotency.is_repetition(request, self.principal)
-            self.body = read(WebhookBodySerializer, request.data, checks_address=not is_repetition)
+            checks_address = not is_repetition
+            self.body = (
+                read(WebhookBodySerializer, request.data, checks_address=checks_address)
+                if self.action == "create"
+                else self.read_change(WebhookBodySerializer, checks_address=checks_address)
+            )
 
     @creation("Create a webhook", WebhookBodySerializer, WebhookWithSecretSerializer)
     def create(self, request: Request) -> Response:

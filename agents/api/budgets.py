@@ -15,6 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from agents import configuration
+from agents.api.role_names import RoleFilter, RoleName
 from agents.models import Agent
 from tenants import money, owned_ids
 from tenants.api.documentation import change, creation, removal
@@ -94,7 +95,7 @@ class BudgetBodySerializer(StrictSerializer):
     """A cap on what runs may consume. Omitted members of the scope (role, deliverable, activity) do not limit it."""
 
     name = Text(max_length=200)
-    agent_role = Text(max_length=63, **OPTIONAL)
+    agent_role = RoleName(max_length=63, **OPTIONAL)
     deliverable = Identifier(**OPTIONAL)
     activity = Identifier(**OPTIONAL)
     unit = OneOf(choices=BudgetUnit.values, help_text="Default: dollars.", **OPTIONAL)
@@ -133,7 +134,7 @@ class BudgetBodySerializer(StrictSerializer):
 
 
 class BudgetFilter(StrictFilterSet):
-    agent_role = django_filters.CharFilter()
+    agent_role = RoleFilter()
     deliverable = django_filters.UUIDFilter(field_name="deliverable_id")
     activity = django_filters.UUIDFilter(field_name="activity_id")
     unit = django_filters.ChoiceFilter(choices=BudgetUnit.choices)
@@ -149,6 +150,9 @@ class BudgetViewSet(VersionedResource):
     search_fields = ("name",)
     ordering_fields = ("name", "created_at")
     scope = "budgets"
+    changing_members = (
+        "spent", "reserved", "remaining", "overshoot", "period_start", "period_end", "warned_at", "waiting_since",
+    )  # fmt: skip
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("create", "update", "destroy"), Role.ADMIN)
 
     def get_queryset(self) -> QuerySet[Any]:
@@ -167,7 +171,7 @@ class BudgetViewSet(VersionedResource):
         """Name, cap, warning share and estimate can be changed, but not the scope; create another budget for that. Work that waits for the
         budget continues automatically when there is room."""
         budget = self._lock(pk)
-        fields = _fields(read(BudgetBodySerializer, request.data, budget=budget))
+        fields = _fields(self.read_change(BudgetBodySerializer, budget=budget))
         changes = {name: value for name, value in fields.items() if name not in money.SCOPE}
         return Response(self.show(money.change_budget(self.tenant_id, pk, changes)))
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 from uuid import UUID
 
+import orjson
 from django.conf import settings
 from django.db.models import QuerySet
 from rest_framework import serializers
@@ -17,6 +18,7 @@ from rest_framework.response import Response
 from agents import adapters, configuration, credentials, outbound, scheduler_settings
 from agents.adapters.http import OWN_HEADERS
 from agents.adapters.inline import error_of_endpoint
+from agents.api.role_names import RoleName
 from agents.exceptions import ConfigurationError, OutboundRefused
 from agents.governor import providers
 from agents.models import Agent, AgentConfig
@@ -33,11 +35,12 @@ from tenants.api.serializers import (
     StrictSerializer,
     Text,
     Whole,
-    read,
+    read_change,
 )
 from tenants.api.views import TenantViewSet, put_members, require_found
 from tenants.context import tenant_scope
 from tenants.models import Role, Tenant
+from tenants.wire_json import dumps
 
 # A tenant's own settings of a role, as they are sent. They are validated as far as possible without calling anybody.
 
@@ -163,7 +166,7 @@ class GrantedScopeSerializer(StrictSerializer):
         child=Identifier(), max_length=MOST_GRANTED, help_text="Ids of deliverables.", **OPTIONAL
     )
     roles = serializers.ListField(
-        child=Text(max_length=63), max_length=MOST_GRANTED, help_text="Roles of agents.", **OPTIONAL
+        child=RoleName(max_length=63), max_length=MOST_GRANTED, help_text="Roles of agents.", **OPTIONAL
     )
     groups = serializers.ListField(
         child=Text(max_length=200), max_length=MOST_GRANTED, help_text="Group keys.", **OPTIONAL
@@ -314,7 +317,7 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
         """Takes effect within two seconds. Omitted members are taken from the registry again."""
         with tenant_scope(self.tenant_id):
             agent = self._agent(role)
-        body = read(AgentSettingsSerializer, request.data, agent=agent)
+        body = self._read_change(agent)
         with tenant_scope(self.tenant_id):
             config = self._own(role).select_for_update().first()
             self.check_if_match(config.version if config else 0)
@@ -325,6 +328,23 @@ class AgentConfigViewSet(Versioned, TenantViewSet):
             answer = self._render(agent, config)
         configuration.forget()
         return Response(answer)
+
+    def _read_change(self, agent: Agent) -> dict[str, Any]:
+        """Read the body. Of what a GET has returned, values that were not the tenant's own and are unchanged stay the registry's."""
+        data: Any = self.request.data
+        if isinstance(data, dict) and "own" in data:
+            shown = orjson.loads(dumps(self._present(agent)))
+            own = data["own"] if isinstance(data["own"], list) else ()
+            data = {
+                name: value
+                for name, value in data.items()
+                if name in own or name not in PLAIN or value != shown[name]
+            }
+        return read_change(AgentSettingsSerializer, data, lambda: self._present(agent), ("own",), agent=agent)
+
+    def _present(self, agent: Agent) -> dict[str, Any]:
+        with tenant_scope(self.tenant_id):
+            return self._render(agent, self._own(agent.role).first())
 
     @cached_property
     def _limits(self) -> Tenant:

@@ -108,6 +108,13 @@ class SchedulerSettingsView(Versioned, TenantView):
         is_conditional = "If-Match" in request.headers
         body: Any = request.data
         members = {name: value for name, value in body.items() if name not in READ_ONLY}
+        if isinstance(own := body.get("own"), list):
+            # Of what a GET has returned, unchanged defaults stay defaults.
+            shown = scheduler_settings.as_tree(scheduler_settings.settings_of(scheduler_settings.row().value))
+            for key in scheduler_settings.KEYS:
+                value = scheduler_settings.member(members, key.parts)
+                if key.path not in own and value == scheduler_settings.member(shown, key.parts):
+                    scheduler_settings.put(members, key.parts, None)
         saved = scheduler_settings.save(
             members, actor=self.principal.actor, expected_version=expected if is_conditional else None
         )

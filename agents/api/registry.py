@@ -257,6 +257,14 @@ class AgentViewSet(VersionedResource):
     ordering = ("role",)
     lookup_field = "role"
     version_field = "revision"
+    changing_members = (
+        "version",
+        "health",
+        "health_checked_at",
+        "health_detail",
+        "health_failures",
+        "warnings",
+    )
     scope = "agents"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("create", "update", "partial_update", "destroy", "check"), Role.ADMIN
@@ -283,20 +291,22 @@ class AgentViewSet(VersionedResource):
     def update(self, request: Request, role: str) -> Response:
         """Omitted members, including credentials, are reset to their defaults. Takes effect within two seconds."""
         agent = self.lock_row()
-        body = read(AgentBodySerializer, request.data)
-        self._write(agent, {**defaults(), **body}, body.get("auth"))
+        auth_stays = self._auth_stays(agent)
+        body = self.read_change(AgentBodySerializer)
+        self._write(agent, {**defaults(), **body}, KEEP if auth_stays else body.get("auth"))
         return self._render(role)
 
     @change("Change a role", AgentChangeSerializer, PlatformAgentSerializer)
     def partial_update(self, request: Request, role: str) -> Response:
         """Omitted members stay as they are. A role can be disabled although something still needs it; `warnings` then says what."""
         agent = self.lock_row()
-        body = read(AgentChangeSerializer, request.data)
+        auth_stays = self._auth_stays(agent)
+        body = self.read_change(AgentChangeSerializer)
         sent: Any = request.data
         emptied = {name for name, value in sent.items() if value is None}
         standard = {name: value for name, value in defaults().items() if name in emptied}
         present = {name: getattr(agent, name) for name in PLAIN}
-        auth = body.get("auth") if "auth" in request.data else KEEP
+        auth = body.get("auth") if "auth" in request.data and not auth_stays else KEEP
         self._write(agent, {**present, **standard, **body}, auth)
         return self._render(role)
 
@@ -326,6 +336,14 @@ class AgentViewSet(VersionedResource):
         answer = self._render(role)
         answer.status_code = 202
         return answer
+
+    def _auth_stays(self, agent: Agent) -> bool:
+        """Whether the body has `auth` as a GET has returned it, which is then removed."""
+        body: Any = self.request.data
+        stays = isinstance(body, dict) and body.get("auth") == {"set": bool(agent.auth_sealed)}
+        if stays:
+            del body["auth"]
+        return stays
 
     def rows_to_lock(self) -> Any:
         return Agent.objects  # which belong to no tenant

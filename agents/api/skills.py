@@ -12,8 +12,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from agents import configuration
+from agents.api.role_names import RoleName
 from agents.exceptions import AgentError, AlreadyExists
 from agents.models import LONGEST_SKILL, LONGEST_SKILL_DESCRIPTION, Skill, SkillKind, skill_key_validator
+from agents.routing import role_named
 from tenants.api.documentation import change, creation, removal
 from tenants.api.filters import FlagFilter, StrictFilterSet
 from tenants.api.serializers import (
@@ -60,7 +62,7 @@ class SkillSerializer(SkillShortSerializer):
     content = serializers.CharField(help_text="Markdown.")
 
 
-class AgentRole(Text):
+class AgentRole(RoleName):
     """A role of the registry."""
 
     def to_internal_value(self, data: Any) -> str:
@@ -107,7 +109,7 @@ class SkillFilter(StrictFilterSet):
     )
 
     def of_role(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
-        return rows.filter(Q(roles=[]) | Q(roles__contains=[value]))
+        return rows.filter(Q(roles=[]) | Q(roles__contains=[role_named(value)]))
 
 
 @describe_resource(many="The skills, without their texts", one="One skill")
@@ -145,7 +147,7 @@ class SkillViewSet(VersionedResource):
     def update(self, request: Request, key: str) -> Response:
         """Omitted members are cleared. If nothing changes, the version stays the same."""
         skill = self.lock_row()
-        body = read(SkillBodySerializer, request.data)
+        body = self.read_change(SkillBodySerializer)
         empty = Skill()
         changed = {
             name: value

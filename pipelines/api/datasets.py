@@ -198,6 +198,7 @@ class DatasetViewSet(LargeBodies, VersionedResource):
     ordering_fields = ("name", "created_at", "updated_at")
     ordering = ("name",)
     lookup_field = "name"
+    changing_members = ("row_count",)  # rows of the source `cache` expire
     scope = "datasets"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("create", "update", "partial_update", "destroy"), Role.ADMIN
@@ -225,7 +226,7 @@ class DatasetViewSet(LargeBodies, VersionedResource):
         """Without `rows`, the existing rows stay and must match the new fields; their values in removed fields are dropped."""
         dataset = self.get_object()
         try:
-            body = read(DatasetBodySerializer, request.data, dataset=dataset)
+            body = self.read_change(DatasetBodySerializer, dataset=dataset)
         except serializers.ValidationError as error:
             more = _errors_of_fields(dataset.name, request.data)
             raise InvalidRequest([*flatten_errors(error.detail), *more]) from error
@@ -238,7 +239,7 @@ class DatasetViewSet(LargeBodies, VersionedResource):
     def partial_update(self, request: Request, name: str) -> Response:
         """`fields`, if sent, replaces all fields."""
         dataset = self.get_object()
-        return self._change(dataset, read(DatasetPatchSerializer, request.data))
+        return self._change(dataset, self.read_change(DatasetPatchSerializer))
 
     @removal(
         "Delete a dataset with its rows",

@@ -306,7 +306,7 @@ class DeliverableViewSet(VersionedResource):
     def update(self, request: Request, pk: UUID) -> Response:
         """Omitted members are cleared, except the status, which stays as it is. Periods that already have a plan do not change."""
         self.get_object()
-        body = read(DeliverableBodySerializer, request.data, tenant_id=self.tenant_id)
+        body = self.read_change(DeliverableBodySerializer, tenant_id=self.tenant_id)
         values = {"description": "", "params": {}, "target": None, **body}
         return Response(self.show(deliverables.change(self.tenant_id, pk, values)))
 

@@ -17,6 +17,7 @@ from activities.schemas import PriorityField, errors_of_priority, priority_of
 from agents import configuration
 from agents.api.configurations import DAY, RetrySerializer
 from agents.api.pausing import Pausable
+from agents.api.role_names import RoleName
 from pipelines import selectors, versions
 from pipelines.api.runs import RUNS, PipelineRunSerializer, show_run
 from pipelines.definition import DefinitionError, InputError
@@ -260,7 +261,7 @@ class TemplateBodySerializer(StrictSerializer):
 
     name = Text(max_length=200)
     description = Text(allow_blank=True, trim_whitespace=False, max_length=LONGEST_DESCRIPTION, **OPTIONAL)
-    agent_role = Text(max_length=63, **OPTIONAL)
+    agent_role = RoleName(max_length=63, **OPTIONAL)
     human_role = Text(max_length=63, **OPTIONAL)
     requires_approval = Flag(**OPTIONAL)
     is_approval_gate = Flag(**OPTIONAL)
@@ -335,7 +336,7 @@ class TemplateViewSet(DigestEtag, Resource):
         """Omitted members are cleared. A pipeline uses the change from its next version on; current runs never do."""
         template = self.get_queryset().select_for_update().filter(key=key).first() or self.get_object()
         self.refuse_changed(TemplateSerializer(template).data)
-        body = read(ChangedTemplateSerializer, request.data, key=key)
+        body = self.read_change(ChangedTemplateSerializer, key=key)
         put_members(template, body, TemplateBodySerializer().fields)
         template.save()
         return Response(self.show(template))

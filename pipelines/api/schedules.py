@@ -20,6 +20,7 @@ from rest_framework.response import Response
 from activities.schemas import PriorityField
 from agents.api.configurations import RetrySerializer
 from agents.api.pausing import Pausable
+from agents.api.role_names import RoleFilter
 from pipelines.api.executions import SCHEDULES, ExecutionSerializer
 from pipelines.exceptions import NotFound
 from pipelines.models import Schedule
@@ -41,6 +42,7 @@ from tenants.api.serializers import (
     StrictSerializer,
     Text,
     Whole,
+    without_repeated,
 )
 from tenants.api.views import TenantView, VersionedResource, describe_resource
 from tenants.context import tenant_scope
@@ -198,7 +200,7 @@ class ScheduleFilter(StrictFilterSet):
     name = django_filters.CharFilter()
     enabled = FlagFilter()
     target_type = django_filters.ChoiceFilter(choices=[("agent", "agent"), ("pipeline", "pipeline")])
-    agent_role = django_filters.CharFilter()
+    agent_role = RoleFilter()
     pipeline = django_filters.CharFilter(field_name="pipeline__key")
     repeat = django_filters.ChoiceFilter(choices=Repeat.choices)
 
@@ -208,6 +210,7 @@ class ScheduleViewSet(Pausable, VersionedResource):
     queryset = Schedule.objects
     serializer_class = ScheduleSerializer
     address = SCHEDULES
+    changing_members = ("next_run_at", "last_run_at")
     filterset_class = ScheduleFilter
     search_fields = ("name", "description", "agent_role", "pipeline__key")
     ordering_fields = ("name", "created_at", "updated_at")
@@ -268,6 +271,7 @@ class ScheduleViewSet(Pausable, VersionedResource):
 
     def _change(self, pk: UUID, members: Any, *, whole: bool = False) -> Response:
         schedule = self.get_object()
+        members, _ = without_repeated(members, editing.MEMBERS, self.present, self.changing_members)
         changed = editing.change(self.tenant_id, pk, members, actor=self.principal.actor, whole=whole)
         return Response({**ScheduleSerializer(changed).data, "paused": schedule.paused})
 

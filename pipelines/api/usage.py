@@ -14,6 +14,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from agents.routing import role_named
 from pipelines import selectors
 from tenants import money
 from tenants.api.documentation import operation
@@ -166,7 +167,7 @@ class _Query:
     def _value(self, name: str) -> str | UUID | None:
         text = self._params[name]
         if name not in _IDS:
-            return text
+            return role_named(text) if name == "role" else text
         try:
             return UUID(text)
         except ValueError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -171,9 +171,12 @@ class Reader:
             self.error(key, ABOUT_IDENTIFIERS)
         return value
 
-    def read_known(self, key: str, what: str, known: Collection[str]) -> str | None:
-        """Return a name that must be among `known`."""
+    def read_known(
+        self, key: str, what: str, known: Collection[str], spell: Callable[[str], str] = str
+    ) -> str | None:
+        """Return a name that must be among `known` when it is spelt by `spell`."""
         value = self.text(key)
+        value = None if value is None else spell(value)
         if value is not None and value not in known:
             self.errors.add_unknown(at(self.path, key), what, value, known)
         return value

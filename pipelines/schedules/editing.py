@@ -21,6 +21,7 @@ from activities.schemas import HIGHEST, LOWEST
 from activities.states import BANDS
 from agents import configuration, input_schemas, scheduler_settings
 from agents.exceptions import RoleNotFound
+from agents.routing import role_named
 from pipelines import data_sources, submission, tables, timing
 from pipelines.data_sources import DataSourceError, ExpansionError, Pacing, Params, ParamsError
 from pipelines.definition import DefinitionError, synonyms
@@ -214,6 +215,7 @@ def _refuse(about: Reader, key: str, kind: str) -> None:
 def _usable_role(tenant_id: UUID, about: Reader, role: str | None) -> str | None:
     if role is None:
         return None
+    role = role_named(role)
     try:
         enabled = configuration.settings_for(tenant_id, role).enabled
     except RoleNotFound:

@@ -96,7 +96,7 @@ class ChannelViewSet(VersionedResource):
     def update(self, request: Request, pk: UUID) -> Response:
         """Omitted members are cleared. An expired channel stays expired until it is reactivated."""
         channel = self.lock_row()
-        body = read(ChannelBodySerializer, request.data)
+        body = self.read_change(ChannelBodySerializer)
         self._refuse_taken(body, but=channel)
         own = Channel.objects.for_tenant(self.tenant_id).filter(pk=pk)
         own.update(**{"expires_at": None, "details": {}, **body}, version=channel.version + 1)

@@ -18,6 +18,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, TypeVar
 
+import orjson
 from django.utils.dateparse import parse_datetime
 from drf_spectacular.drainage import set_override
 from drf_spectacular.utils import extend_schema_field
@@ -27,7 +28,7 @@ from rest_framework.settings import api_settings
 
 from tenants.money import without_trailing_zeros
 from tenants.plain_names import LONGEST_NAME, error_of_name
-from tenants.wire_json import whole_number
+from tenants.wire_json import dumps, whole_number
 
 OPTIONAL: Any = {"required": False, "allow_null": True}
 
@@ -53,7 +54,7 @@ class StrictSerializer(serializers.Serializer[Any]):
         if isinstance(data, Mapping):
             known = self.fields
             errors = {**self.errors_of_combination(values, errors), **errors}
-            errors.update({key: ["is not a member of this object"] for key in data if key not in known})
+            errors.update({key: [self._why_refused(key)] for key in data if key not in known})
         if errors:
             raise ValidationError(errors)
         return values
@@ -61,6 +62,14 @@ class StrictSerializer(serializers.Serializer[Any]):
     def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
         """Return errors of members that are valid alone, but not together. `attrs` lacks those whose names are in `invalid`."""
         return {}
+
+    def _why_refused(self, key: str) -> str:
+        is_shown = self.root is self and key in self.context.get("shown", ())
+        return (
+            "cannot be changed here: omit it, or send its present value"
+            if is_shown
+            else "is not a member of this object"
+        )
 
     def _valid_members(self, data: Any, errors: Mapping[str, Any]) -> dict[str, Any]:
         rest = {name: value for name, value in data.items() if name in self.fields and name not in errors}
@@ -88,6 +97,37 @@ def read(kind: type[Body], data: Any, **context: Any) -> dict[str, Any]:
     body = kind(data=data, context=context)
     body.is_valid(raise_exception=True)
     return body.validated_data
+
+
+def read_change(
+    kind: type[Body],
+    data: Any,
+    present: Callable[[], Mapping[str, Any]],
+    volatile: Container[str] = (),
+    **context: Any,
+) -> dict[str, Any]:
+    """Like `read`, for the body of a PUT or PATCH, which may also contain what a GET has returned: see `without_repeated`."""
+    data, shown = without_repeated(data, kind._declared_fields, present, volatile)
+    return read(kind, data, shown=shown, **context)
+
+
+def without_repeated(
+    data: Any, names: Container[str], present: Callable[[], Mapping[str, Any]], volatile: Container[str] = ()
+) -> tuple[Any, Container[str]]:
+    """Return the body without members that a GET returns and no change sets, if they have their present values, and the names of all
+    members that a GET returns. So a client may read an object, change a member, and send all of it.
+
+    `names`: the members that can be changed. `present` returns the object. `volatile`: members that change by themselves, which may be old.
+    """
+    if not isinstance(data, Mapping) or all(name in names for name in data):
+        return data, ()
+    shown = orjson.loads(dumps(present()))
+    kept = {
+        name: value
+        for name, value in data.items()
+        if name in names or name not in shown or (name not in volatile and value != shown[name])
+    }
+    return kept, shown
 
 
 class Text(serializers.CharField):

@@ -39,7 +39,7 @@ from tenants.api.bodies import refuse_odd_body
 from tenants.api.documentation import operation, when_requested
 from tenants.api.etags import Versioned
 from tenants.api.problems import problem_of
-from tenants.api.serializers import EmptySerializer, read
+from tenants.api.serializers import EmptySerializer, StrictSerializer, read, read_change
 from tenants.context import APP, tenant_scope
 from tenants.principals import Principal, caller_of
 from tenants.wire_json import dumps
@@ -254,9 +254,21 @@ class Resource(OfOneRow, ListResource):
     """Rows that can be listed, and read one by one at `address` followed by the lookup field."""
 
     address: ClassVar[str] = ""
+    # Members that change by themselves, for example with work. In the body of a change, they may be old.
+    changing_members: ClassVar[tuple[str, ...]] = ()
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return Response(self.show(self.get_object()))
+
+    def present(self) -> Mapping[str, Any]:
+        """Return the row of the address as a GET does."""
+        with tenant_scope(self.tenant_id):
+            rows = self.find_address()
+            return dict(self.show(require_found(None if rows is None else rows.first())))
+
+    def read_change(self, kind: type[StrictSerializer], **context: Any) -> dict[str, Any]:
+        """Read the body of a PUT or PATCH, which may contain all members that a GET has returned."""
+        return read_change(kind, self.request.data, self.present, self.changing_members, **context)
 
     def answer_created(self, row: Any, data: Any = None) -> Response:
         """Answer 201, with the representation of the row (or `data`), and its address."""

@@ -94,6 +94,45 @@ def test_a_role_may_be_written_with_underscores(engine: Engine, tenant: Tenant, 
     assert [fault["path"] for fault in unknown.json()["errors"]] == ["agent_role"]
 
 
+def test_a_role_may_be_written_with_underscores_wherever_one_is_named(
+    engine: Engine, tenant: Tenant, api: Any
+) -> None:
+    written, role, admin = "chief_of_staff", "chief-of-staff", api("admin")
+
+    def create(place: str, **body: Any) -> Any:
+        answer = admin.post(f"/api/v1/{place}/", body)
+        assert answer.status_code in {200, 201}, (place, answer.content)
+        return answer.json()
+
+    step = {"id": "a", "agent_role": written}
+    pipeline = create("pipelines", key="flow", name="Flow", steps=[step])
+    once = {"repeat": "once", "start_at": "2199-01-01T00:00:00Z", "target_type": "agent"}
+    created = [
+        create("templates", key="t", name="T", agent_role=written)["agent_role"],
+        pipeline["definition"]["steps"][0]["agent_role"],
+        create("schedules", name="S", agent_role=written, **once)["agent_role"],
+        create("budgets", name="B", cap=1, agent_role=written)["agent_role"],
+        *create("skills", key="s", name="S", content="S", roles=[written])["roles"],
+        create("subagents", subagent_type=written, prompt="P")["subagent_type"],
+    ]
+    (work,) = engine.submit(tenant)
+    move = {"assignee_type": "agent", "agent_role": written, "reason": "Better there."}
+    created.append(create(f"activities/{work}/reassign", **move)["agent_role"])
+    dry = {"action": "cancel", "filter": {"agent_role": written}, "dry_run": True}
+
+    assert created == [role] * 7
+    assert create("activities/bulk", **dry)["count"] == 2
+    for place, name in (
+        ("activities", "agent_role"),
+        ("schedules", "agent_role"),
+        ("budgets", "agent_role"),
+        ("skills", "role"),
+        ("subagents", "subagent_type"),
+    ):
+        found = admin.get(f"/api/v1/{place}/?{name}={written}").json()["results"]
+        assert found, place
+
+
 def test_the_limit_of_a_tenant_overrides_that_of_the_role(tenant: Tenant) -> None:
     with tenant_scope(tenant.pk):
         AgentConfig.objects.create(tenant=tenant, agent_id="blog-writer", max_concurrency=7)
