@@ -100,6 +100,8 @@ def test_credentials_are_kept_when_the_request_says_so(platform: Any, scribe: Ag
     answer = platform.put(SCRIBE, {"name": "Scribe", "auth": {"type": "bearer", "set": True}})
 
     assert answer.json()["auth"] == {"set": True}
+    sent_back = platform.put(SCRIBE, platform.get(SCRIBE).json())
+    assert (sent_back.status_code, sent_back.json()["auth"]) == (200, {"set": True})
     assert paths(platform.patch(SCRIBE, {"auth": {"type": "basic", "set": True}})) == {"auth.set"}
 
 
