@@ -1,13 +1,15 @@
-"""Starts Python programs without the time in which libraries are imported, which is two thirds of the start of a worker or a web process.
+"""Starts Python programs without the time in which libraries and the project are imported, which is nearly all of the start of a process.
 
-A process that has imported the libraries forks for each program. It has imported nothing of the project and read no settings, so a program
-starts as from its command line: with its own arguments, environment, folder, files and session. What differs: its command line in the
-process table, and that options of Python (other than `-m` and `-c`) and variables that Python itself reads have no effect, except
-PYTHONPATH and PYTHONUNBUFFERED. `tests/acceptance/test_installed_wheel.py` and others start every kind of process without this.
+A process that has imported them forks for each program. A program starts as from its command line: with its own arguments, environment,
+folder, files, session and settings. What differs: its command line in the process table, and that options of Python (other than `-m` and
+`-c`) and variables that Python itself reads have no effect, except PYTHONPATH and PYTHONUNBUFFERED. If a module of the project has read a
+setting or a variable while it was imported, and the program has another value, the program is started again without this, as are those of
+`LOADED_DIFFERENTLY`. `tests/acceptance/test_installed_wheel.py` and others start every kind of process without this.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -30,16 +32,25 @@ from unittest.mock import patch
 
 MOST = 131_072  # bytes of a command with its environment
 MOST_FILES = 1_024  # of the process that forks
+ROOT = Path(__file__).parents[1]
 #: What workers, beats, web processes and commands import of others, and what can be imported without settings.
 LIBRARIES = (
-    "asyncio", "celery.apps.beat", "celery.apps.worker", "celery.bin.beat", "celery.bin.celery", "celery.bin.worker",
-    "celery.concurrency.thread", "celery.worker.consumer", "celery.worker.strategy", "cronsim", "cryptography.fernet",
+    "asyncio", "celery.app.amqp", "celery.app.control", "celery.app.log", "celery.apps.beat", "celery.apps.worker", "celery.bin.beat",
+    "celery.bin.celery", "celery.bin.worker", "celery.concurrency.thread", "celery.contrib.django.task", "celery.worker.autoscale",
+    "celery.worker.components", "celery.worker.consumer", "celery.worker.strategy", "cronsim", "crontab", "cryptography.fernet",
     "django.contrib.admin.sites", "django.contrib.admin.views.main", "django.contrib.postgres.fields", "django.core.management",
     "django.core.serializers.json", "django.db.backends.postgresql.base", "django.db.models", "django.forms", "django.http",
     "django.template.backends.django", "django.test.signals", "django.urls", "django.views.debug", "environ",
     "gunicorn.app.wsgiapp", "gunicorn.workers.gthread", "jsonschema", "kombu.transport.redis", "psycopg", "psycopg_pool", "redis",
     "redis.asyncio", "requests", "structlog", "whitenoise.middleware",
 )  # fmt: skip
+#: What they import of the project, besides what every process with Django does.
+MODULES = (
+    "activities.intake", "activities.maintenance", "activities.tasks", "activities.worker", "console.inbox.undo", "orchestrator.beat",
+    "orchestrator.task_results", "orchestrator.urls", "pipelines.schedules.beat", "pipelines.tasks", "tenants.middleware",
+)  # fmt: skip
+#: Parts of command lines that decide what is imported.
+LOADED_DIFFERENTLY = ("prefork", "flower")
 
 
 class Program:
@@ -130,6 +141,20 @@ if sys.platform != "linux":  # where there are no `os.pidfd_open` and no such so
     Program = subprocess.Popen  # type: ignore[misc]
 
 
+def run(
+    command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, like `subprocess.run(command, capture_output=True, text=True)`."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        with Program(
+            command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=errors
+        ) as program:
+            status = program.wait(60)
+        for file in (output, errors):
+            file.seek(0)
+        return subprocess.CompletedProcess(command, status, output.read(), errors.read())
+
+
 def _number(file: int | IO[Any]) -> int:
     return file if isinstance(file, int) else file.fileno()
 
@@ -174,11 +199,87 @@ def end() -> None:
         _Server.process = None
 
 
-def _import_libraries() -> None:
-    for name in LIBRARIES:
-        importlib.import_module(name)
-    assert not (settings := sys.modules["django.conf"].settings).configured, settings
-    gc.freeze()
+class _Loaded:
+    """Libraries and the project, loaded with the settings of the tests, and what modules have read of settings and variables meanwhile."""
+
+    def __init__(self) -> None:
+        for name in LIBRARIES:
+            importlib.import_module(name)
+        self.settings: dict[str, Any] = {}
+        self.variables: dict[str, str | None] = {}
+        self.defaults: dict[str, str] = {}  # of variables, set by modules
+        self._load_project()
+        gc.freeze()
+
+    def _load_project(self) -> None:
+        import django
+        from django import conf, db
+
+        sys.path.insert(0, str(ROOT))
+        conf.settings._wrapped = _Recorder(conf.Settings("orchestrator.settings.test"), self.settings)
+        before, usual = dict(os.environ), type(os.environ)
+        os.environ.__class__ = _recording(usual, self.variables)
+        django.setup()
+        for name in MODULES:
+            importlib.import_module(name)
+        os.environ.__class__ = usual
+        sys.path.remove(str(ROOT))
+        self.defaults = {name: value for name, value in os.environ.items() if name not in before}
+        conf.settings._wrapped = conf.empty  # type: ignore[attr-defined]
+        db.connections.__dict__.clear()  # of the connection that models have asked what PostgreSQL can do
+        db.connections.__init__()  # type: ignore[misc]
+        for read_again in ("DATABASES", "LOGGING", "LOGGING_CONFIG"):
+            self.settings.pop(read_again, None)
+        for name in [each for each in sys.modules if each.startswith("orchestrator.settings")]:
+            del sys.modules[name]
+
+    def serves(self, command: dict[str, Any]) -> bool:
+        """Return whether the program would have loaded the same, as far as this can be known before it reads its settings."""
+        if any(part in argument for argument in command["arguments"] for part in LOADED_DIFFERENTLY):
+            return False
+        return all(
+            name in self.defaults or command["environment"].get(name) == value
+            for name, value in self.variables.items()
+        )
+
+    def check_settings(self, command: dict[str, Any]) -> None:
+        """Start the program again without all this, when it reads its settings, if modules have read other ones."""
+        from django import conf
+
+        class Settings(conf.Settings):  # type: ignore[misc]
+            def __init__(own, module: str) -> None:
+                super().__init__(module)
+                if any(getattr(own, name) != value for name, value in self.settings.items()):
+                    _execute(command)
+
+        conf.Settings = Settings
+
+
+class _Recorder:
+    """Settings that note what is read of them."""
+
+    def __init__(self, settings: object, values: dict[str, Any]) -> None:
+        self._settings, self._values = settings, values
+
+    def __getattr__(self, name: str) -> Any:
+        return self._values.setdefault(name, getattr(self._settings, name))
+
+
+def _recording(usual: Any, values: dict[str, str | None]) -> Any:
+    """Return a class for `os.environ` that notes which variables are read."""
+
+    class Environment(usual):
+        def __getitem__(self, name: str) -> str:
+            values.setdefault(name, None)
+            value: str = super().__getitem__(name)
+            values[name] = value
+            return value
+
+    return Environment
+
+
+def _execute(command: dict[str, Any]) -> None:
+    os.execve(sys.executable, [sys.executable, *command["arguments"]], command["environment"])
 
 
 def _serve(listener: socket.socket) -> dict[str, Any]:
@@ -213,8 +314,8 @@ def _serve(listener: socket.socket) -> dict[str, Any]:
                     caller.close()
 
 
-def _become(command: dict[str, Any]) -> None:
-    """Give this fork the environment, folder, files and session of its program."""
+def _become(command: dict[str, Any], loaded: _Loaded) -> None:
+    """Give this fork the environment, folder, files, session and settings of its program."""
     if command["session"]:
         os.setsid()
     for number, each in enumerate(command["files"]):
@@ -222,7 +323,10 @@ def _become(command: dict[str, Any]) -> None:
     os.closerange(3, MOST_FILES)
     os.chdir(command["folder"])
     os.environ.clear()
-    os.environ.update(command["environment"])
+    os.environ.update({**loaded.defaults, **command["environment"]})
+    if not loaded.serves(command):
+        _execute(command)
+    loaded.check_settings(command)
     time.tzset()
     buffering = 1 if os.environ.get("PYTHONUNBUFFERED") else -1
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -258,8 +362,31 @@ def _run(kind: str, *arguments: str) -> None:
         runpy.run_path(program, run_name="__main__")
 
 
+class _Exit:
+    """Ends a program without the time in which Python frees every object. What was registered to run at the end has run before."""
+
+    status: int | None = None
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self.status = 0
+        elif isinstance(error, SystemExit):
+            self.status = error.code if isinstance(error.code, int) else int(error.code is not None)
+
+    def leave(self) -> None:
+        if self.status is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self.status & 255)
+
+
 if __name__ == "__main__":
-    _import_libraries()
+    quick_exit = _Exit()
+    atexit.register(quick_exit.leave)  # before all others, so that it runs after them
+    loaded = _Loaded()
     command = _serve(socket.socket(fileno=int(sys.argv[1])))
-    _become(command)
-    _run(*command["arguments"])
+    _become(command, loaded)
+    with quick_exit:
+        _run(*command["arguments"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +13,7 @@ from kombu.clocks import LamportClock
 
 from orchestrator import broker
 from orchestrator.celery import app
-from tests import servers
+from tests import quick_python, servers
 
 CONTROL_COMMANDS = (
     "shutdown",
@@ -97,11 +95,9 @@ def test_reports_show_celerys_own_settings_and_no_passwords(monkeypatch: pytest.
 
 @pytest.mark.usefixtures("database")
 def test_a_task_can_be_called_from_the_command_line(settings: Any) -> None:
-    command = [sys.executable, "-m", "celery", "-A", "orchestrator", "call", "retention.look_after"]
+    command = servers.celery_command("call", "retention.look_after")
 
-    called = subprocess.run(
-        command, env=servers.environment(settings), capture_output=True, text=True, timeout=60
-    )
+    called = quick_python.run(command, env=servers.environment(settings))
 
     assert called.returncode == 0, called.stderr
     assert len(called.stdout.strip()) == 36

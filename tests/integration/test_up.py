@@ -21,7 +21,7 @@ from orchestrator.local import LocalStack
 from orchestrator.processes import Supervisor
 from orchestrator.processes.supervisor import SupervisorError, require_free
 from orchestrator.settings import services
-from tests import servers
+from tests import quick_python, servers
 from tests.architecture import tree
 from tests.network import free_port
 
@@ -117,13 +117,10 @@ def test_processes_started_by_hand_use_the_ports_of_make_up_while_it_runs(
 
 
 def run_without_servers(home: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return quick_python.run(
         [sys.executable, "manage.py", *command],
         cwd=tree.ROOT,
         env={"ORCHESTRATOR_HOME": str(home), "PATH": "", **servers.COMPILED},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 

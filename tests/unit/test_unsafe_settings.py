@@ -16,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from orchestrator.settings import base
 from orchestrator.settings.unsafe import NEEDED, TABLE, faults
-from tests import servers
+from tests import quick_python, servers
 
 SAFE = {
     "DATABASE_URL": f"postgresql://app:{secrets.token_hex(12)}@db.internal/orchestrator",
@@ -224,10 +224,11 @@ def _check(**changes: str) -> subprocess.CompletedProcess[str]:
         **SAFE,
         **changes,
     }
-    return subprocess.run(
+    return quick_python.run(
         [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
-        cwd=Path(__file__).parents[2], env=environment, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        env=environment,
+        cwd=Path(__file__).parents[2],
+    )
 
 
 @pytest.mark.long  # starts Django again
