@@ -56,9 +56,13 @@ class RunTokenScheme(OpenApiAuthenticationExtension):
 @cache
 def _render_as(media_type: str) -> bytes:
     kind = next(each for each in SchemaView.renderer_classes if each.media_type == media_type)
-    schema = SchemaView.generator_class().get_schema(request=None, public=True)
-    rendered: bytes = kind().render(schema)  # type: ignore[assignment]  # declared for those that give text
+    rendered: bytes = kind().render(_generate())  # type: ignore[assignment]  # declared for those that give text
     return rendered
+
+
+@cache
+def _generate() -> Any:
+    return SchemaView.generator_class().get_schema(request=None, public=True)
 
 
 app_name = "api_document"

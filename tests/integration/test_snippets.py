@@ -11,7 +11,6 @@ import json
 import re
 import shlex
 import subprocess
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ import jsonschema
 import pytest
 import yaml
 from django.core.management import get_commands, load_command_class
-from drf_spectacular.generators import SchemaGenerator
 
 from agents.command_line import options
 from pipelines.definition import parse
 from tests.architecture import tree
 from tests.document_reader import Block, blocks
+from tests.integration.test_api_openapi import schema
 
 #: Which test runs the snippets of a document, in which languages.
 RUN_BY: dict[str, dict[str, str]] = {
@@ -81,12 +80,6 @@ def runner_of(block: Block) -> str | None:
 
 def unrun_blocks() -> list[Block]:
     return [block for document in DOCUMENTS for block in blocks(document) if runner_of(block) is None]
-
-
-@cache
-def schema() -> dict[str, Any]:
-    document: dict[str, Any] = SchemaGenerator(api_version="v1").get_schema(public=True)
-    return json.loads(json.dumps(document, default=str))  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(tree.ROOT)))
