@@ -233,6 +233,12 @@ def _empty_page(chromium: Any, address: str) -> Iterator[Any]:
             close(context)
 
 
+def shared_address() -> str:
+    """Return the address of the site of `page_of`."""
+    assert _Shared.site is not None
+    return _Shared.site.address
+
+
 def press(page: Any, *keys: str) -> None:
     for key in keys:
         page.keyboard.press(key)

@@ -19,7 +19,7 @@ from tenants.context import system_scope, tenant_scope
 from tenants.models import Membership, Tenant
 from tests.browsing import BRIEF, list_url, messages_of, no_inlines, page_url, run_action, visible_text
 from tests.cases import in_one_test
-from tests.pages import browser, serve_site, session_cookie
+from tests.pages import page_of
 from tests.registry import temporary_agent
 
 CHECK = "/admin/pipelines/pipeline/check/"
@@ -348,18 +348,12 @@ def test_a_run_shows_branches_as_one_node_and_why_a_step_was_skipped(
 
 @pytest.fixture
 def page(pipeline: Pipeline, root: Client) -> Iterator[Any]:
-    """The page of the pipeline in a real browser. An error of a script fails the test."""
-    script_errors: list[str] = []
-    with serve_site() as address, browser() as chromium:
-        context = chromium.new_context(viewport={"width": 1400, "height": 1000})
-        context.add_cookies([session_cookie(User.objects.get(username="root"), address)])
-        tab = context.new_page()
-        tab.on("pageerror", lambda error: script_errors.append(str(error)))
+    """The page of the pipeline in a real browser. Errors in its console fail the test."""
+    with page_of(User.objects.get(username="root"), width=1400, height=1000) as tab:
         tab.set_default_timeout(10_000)
-        tab.goto(f"{address}{page_url(pipeline)}")
+        tab.goto(page_url(pipeline))
         tab.get_by_text("No errors").wait_for()
         yield tab
-    assert script_errors == []
 
 
 @pytest.mark.ui

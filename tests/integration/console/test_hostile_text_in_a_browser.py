@@ -48,6 +48,8 @@ WRONG = """(page) => {
   return found;
 }"""
 
+ANY_ERROR = ""  # is contained in each, because `Watched` notes them
+
 
 @dataclass
 class Watched:
@@ -65,7 +67,7 @@ class Watched:
         )
         self.page.on("pageerror", lambda error: self.note(f"script: {error}"))
         self.page.on("dialog", self._dialog)
-        self.page.context.on("request", self._asked)
+        self.page.context.on("request", self.asked)
 
     def note(self, what: str) -> None:
         self.trouble.append(f"{self.here}: {what[:300]}")
@@ -74,7 +76,7 @@ class Watched:
         self.note("a dialog")
         dialog.dismiss()
 
-    def _asked(self, request: Any) -> None:
+    def asked(self, request: Any) -> None:
         parts = urlsplit(request.url)
         if parts.scheme != "data" and f"{parts.scheme}://{parts.netloc}" != self.address:
             self.note(f"asked {request.url}")
@@ -103,12 +105,11 @@ class Watched:
 @pytest.fixture
 def window(database: None) -> Iterator[Watched]:
     """A superuser's, who sees every tenant."""
-    with pages.browser() as chromium, pages.serve_site() as address:
-        context = chromium.new_context(base_url=address)
-        root = create_superuser()
-        context.add_cookies([pages.session_cookie(root, address)])
-        yield Watched(context.new_page(), browser_of(root), address)
-        pages.close(context)
+    root = create_superuser()
+    with pages.page_of(root, ANY_ERROR) as page:
+        watched = Watched(page, browser_of(root), pages.shared_address())
+        yield watched
+        page.context.remove_listener("request", watched.asked)
 
 
 #: Models whose pages have scripts of ours besides those of the theme, and one of the others.
