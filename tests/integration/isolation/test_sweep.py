@@ -23,7 +23,7 @@ from tests.integration.isolation.addresses import NOWHERE_WORD, Things
 from tests.integration.isolation.conftest import Other, ids_of
 from tests.integration.isolation.sending import INSIDES, Answer
 from tests.integration.isolation.surface import RECORDS_OF_REQUESTS, Operation, operations, put
-from tests.integration.isolation.world import NOBODY, World
+from tests.integration.isolation.world import API, NOBODY, World
 
 pytestmark = pytest.mark.long
 
@@ -205,6 +205,17 @@ def test_ids_of_another_tenant_in_a_body_have_no_effect(
         body = {**least, "tenant": str(theirs.tenant.pk), "tenantId": str(theirs.tenant.pk)}
         answer = ask(body)
         assert theirs.canary not in answer.whole
+
+
+def test_the_version_of_an_item_of_another_tenant_has_no_effect(
+    layers: str, mine: World, things: Things, other: Other
+) -> None:
+    def ask(item_id: str) -> Answer:
+        item = {"id": item_id, "decision": "approved", "version": 1_000_000}
+        return sending.ask(mine.admin, "post", f"{API}inbox/decide/", {"items": [item]})
+
+    for foreign in addresses.candidates(other.things, ("activities",)):
+        assert "not_found" in compare(ask, other.world, foreign, NOWHERE, layers).body
 
 
 @each()
