@@ -637,4 +637,4 @@ def _call_until_killed(guard: Governor, file) -> None:  # pragma: no cover - in 
                     out.write(f"{int(began.split()[0]) / 1000}\n")
                 guard.report(one, Outcome.OK)
             else:
-                time.sleep(0.002)
+                time.sleep(0.01)

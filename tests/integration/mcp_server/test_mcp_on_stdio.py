@@ -57,38 +57,27 @@ def test_a_person_decides_over_standard_input_and_output(
     assert decision.structured_content["status"] == "approved"
 
 
-def test_an_agent_is_recognised_by_its_callback_url(
+def test_an_agent_is_recognised_by_its_callback_url_and_offered_only_the_named_tools(
     site: str, accept_work: Callable[..., tuple[Any, Assistant]], engine: Engine, acme: Tenant
 ) -> None:
     activity_id, _ = accept_work()
     request = engine.agent.calls[-1]
     address = f"{site}/api/v1/agent-runs/{request.run_id}/"
 
-    async def complete(client: Client) -> Any:
-        return await client.call_tool("complete", {"content": "# Bees"})
+    async def list_tools_and_complete(client: Client) -> Any:
+        offered = [tool.name for tool in (await client.list_tools()).tools]
+        return offered, await client.call_tool("complete", {"content": "# Bees"})
 
-    done = on_stdio(
+    offered, done = on_stdio(
         {"ORCHESTRATOR_CALLBACK_URL": address, "ORCHESTRATOR_CALLBACK_TOKEN": request.callback.token},
-        complete,
+        list_tools_and_complete,
+        "--tools",
+        "get_job,complete",
     )
 
+    assert offered == ["get_job", "complete"]
     assert done.structured_content["accepted"] is True
     assert engine.status(acme, activity_id) == "done"
-
-
-def test_only_the_named_tools_are_offered() -> None:
-    environment = {
-        "ORCHESTRATOR_URL": f"http://127.0.0.1:9/api/v1/agent-runs/{RUN}/",
-        "ORCHESTRATOR_TOKEN": "t",
-    }
-
-    async def list_tools(client: Client) -> Any:
-        return [tool.name for tool in (await client.list_tools()).tools]
-
-    assert on_stdio(environment, list_tools, "--tools", "get_job,report_blocker") == [
-        "get_job",
-        "report_blocker",
-    ]
 
 
 def test_the_tools_that_end_a_run_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
