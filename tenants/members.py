@@ -69,7 +69,7 @@ def principal_of(user: User, slug: str | None = None, own: Sequence[Membership] 
 def memberships_of(user: User) -> list[Membership]:
     """Return the person's memberships in active tenants, by slug. Must not run in a transaction of a tenant.
 
-    Every page of a person reads them. Without Django's own query this takes a third of the time.
+    Every page of a person reads them. Without Django's own query this takes an eighth of the processor time.
     """
     with transaction.atomic(using=APP, durable=True):
         set_person(user.pk)
