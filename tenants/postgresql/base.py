@@ -21,8 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC
-from functools import cache
 from typing import Any, Protocol
 
 import psycopg
@@ -30,10 +28,8 @@ from django.db.backends.postgresql import base
 from django.db.backends.postgresql.psycopg_any import IsolationLevel
 from psycopg import generators
 from psycopg.abc import PQGen
-from psycopg.adapt import AdaptersMap
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
-from psycopg.types.datetime import TimestamptzLoader
 
 
 class Sent(Protocol):
@@ -213,8 +209,6 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def get_connection_params(self) -> dict[str, Any]:
         parameters: dict[str, Any] = super().get_connection_params()
         parameters.pop("answer_within_seconds", None)
-        if self.timezone is UTC:
-            parameters["context"] = _reads_utc(parameters["context"])
         return parameters
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> psycopg.Connection[Any]:
@@ -235,17 +229,6 @@ class DatabaseWrapper(base.DatabaseWrapper):
             raise
         connection.answer_within_seconds, connection.silence = bound, heard
         return connection
-
-
-@cache
-def _reads_utc(adapters: AdaptersMap) -> AdaptersMap:
-    """Return these adapters, with psycopg's compiled loader of times.
-
-    On a connection in UTC it does the same as Django's, which is in Python and takes ten times as long.
-    """
-    quick = AdaptersMap(adapters)
-    quick.register_loader("timestamptz", TimestamptzLoader)
-    return quick
 
 
 logger = logging.getLogger(__name__)
