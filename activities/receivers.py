@@ -138,8 +138,7 @@ def references_of_role(role: str) -> list[Reference]:
     counts = open_ones.order_by().values("tenant_id").annotate(number=Count("pk"))
     return [
         Reference(
-            f"{number:,} open",
-            "activity" if number == 1 else "activities",
+            f"{number:,} open {'activity' if number == 1 else 'activities'}",
             tenant_id,
             tenants[tenant_id],
             role,

@@ -67,8 +67,7 @@ NAMED = 20  # references in a message; more do not help anybody
 class Reference:
     """Something of a tenant that needs an agent."""
 
-    kind: str  # "schedule", "pipeline", "2 open", ...
-    name: str
+    what: str  # "schedule Weekly report", "2 open activities"
     tenant_id: UUID
     tenant: str  # its slug
     role: str
@@ -76,7 +75,7 @@ class Reference:
     key: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name} ({self.tenant})"
+        return f"{self.what} ({self.tenant})"
 
 
 @dataclass(frozen=True, slots=True)

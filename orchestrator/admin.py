@@ -103,7 +103,7 @@ class PeriodicTaskForm(beat.PeriodicTaskForm):
         """Refuse tasks that beat would not send, because such a row would look as if it ran."""
         if "task" in self.errors:
             return self.cleaned_data  # the package's own check needs a valid name
-        values: dict[str, Any] = super().clean()
+        values = super().clean() or {}
         if not is_tick(values.get("task") or "", values.get("args"), values.get("kwargs")):
             self.add_error(
                 "task",
@@ -137,10 +137,11 @@ class PeriodicTaskAdmin(SuperusersOnly, beat.PeriodicTaskAdmin, ModelAdmin):
 
 
 class IntervalForm(forms.ModelForm):
-    def _post_clean(self) -> None:
-        super()._post_clean()  # type: ignore[misc]  # not in the stubs
-        if not self.errors and (reason := error_of_interval(self.instance)):
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or {}
+        if not self.errors and (reason := error_of_interval(IntervalSchedule(**values))):
             self.add_error("every", f"{reason.capitalize()}.")
+        return values
 
 
 @admin.register(IntervalSchedule)

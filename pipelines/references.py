@@ -82,21 +82,21 @@ def _deliverables() -> QuerySet[Deliverable]:
 
 def _of_deliverable(deliverable: Deliverable) -> Reference:
     return Reference(
-        "deliverable", deliverable.key, deliverable.tenant_id, deliverable.tenant.slug, planning.ROLE, "pipelines.deliverable",
+        f"deliverable {deliverable.key}", deliverable.tenant_id, deliverable.tenant.slug, planning.ROLE, "pipelines.deliverable",
         str(deliverable.pk),
     )  # fmt: skip
 
 
 def _of_schedule(schedule: Schedule, role: str) -> Reference:
     return Reference(
-        "schedule", schedule.name, schedule.tenant_id, schedule.tenant.slug, role, "pipelines.schedule", str(schedule.pk)
+        f"schedule {schedule.name}", schedule.tenant_id, schedule.tenant.slug, role, "pipelines.schedule", str(schedule.pk)
     )  # fmt: skip
 
 
 def _of_version(version: PipelineVersion, role: str) -> Reference:
     pipeline = version.pipeline
     return Reference(
-        "pipeline", pipeline.key, version.tenant_id, version.tenant.slug, role, "pipelines.pipeline", str(pipeline.pk)
+        f"pipeline {pipeline.key}", version.tenant_id, version.tenant.slug, role, "pipelines.pipeline", str(pipeline.pk)
     )  # fmt: skip
 
 

@@ -125,7 +125,7 @@ class WebhookViewSet(VersionedResource):
     queryset = WebhookEndpoint.objects
     serializer_class = WebhookSerializer
     address = "/api/v1/webhooks/"
-    changing_members = ("off_reason", "failing_since")
+    volatile = ("off_reason", "failing_since")
     filterset_fields = ("enabled",)
     search_fields = ("url", "description")
     ordering_fields = ("created_at",)

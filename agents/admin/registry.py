@@ -307,9 +307,8 @@ class AgentAdmin(SealingAdmin, ActionsAdmin):
 
 
 def _link_reference(reference: registry.Reference) -> Any:
-    text = f"{reference.kind} {reference.name}"
     if not reference.model:
-        return text
+        return reference.what
     # By name, because `agents` must not import the models above it.
     address = reverse(f"admin:{reference.model.replace('.', '_')}_change", args=[reference.key])
-    return format_html('<a class="text-link" href="{}">{}</a>', address, text)
+    return format_html('<a class="text-link" href="{}">{}</a>', address, reference.what)

@@ -150,7 +150,7 @@ class BudgetViewSet(VersionedResource):
     search_fields = ("name",)
     ordering_fields = ("name", "created_at")
     scope = "budgets"
-    changing_members = (
+    volatile = (
         "spent", "reserved", "remaining", "overshoot", "period_start", "period_end", "warned_at", "waiting_since",
     )  # fmt: skip
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(("create", "update", "destroy"), Role.ADMIN)

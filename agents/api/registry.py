@@ -257,7 +257,7 @@ class AgentViewSet(VersionedResource):
     ordering = ("role",)
     lookup_field = "role"
     version_field = "revision"
-    changing_members = (
+    volatile = (
         "version",
         "health",
         "health_checked_at",

@@ -198,7 +198,7 @@ class DatasetViewSet(LargeBodies, VersionedResource):
     ordering_fields = ("name", "created_at", "updated_at")
     ordering = ("name",)
     lookup_field = "name"
-    changing_members = ("row_count",)  # rows of the source `cache` expire
+    volatile = ("row_count",)  # rows of the source `cache` expire
     scope = "datasets"
     required_role: ClassVar[dict[str, Role]] = dict.fromkeys(
         ("create", "update", "partial_update", "destroy"), Role.ADMIN

@@ -210,7 +210,7 @@ class ScheduleViewSet(Pausable, VersionedResource):
     queryset = Schedule.objects
     serializer_class = ScheduleSerializer
     address = SCHEDULES
-    changing_members = ("next_run_at", "last_run_at")
+    volatile = ("next_run_at", "last_run_at")
     filterset_class = ScheduleFilter
     search_fields = ("name", "description", "agent_role", "pipeline__key")
     ordering_fields = ("name", "created_at", "updated_at")
@@ -271,7 +271,7 @@ class ScheduleViewSet(Pausable, VersionedResource):
 
     def _change(self, pk: UUID, members: Any, *, whole: bool = False) -> Response:
         schedule = self.get_object()
-        members, _ = without_repeated(members, editing.MEMBERS, self.present, self.changing_members)
+        members, _ = without_repeated(members, editing.MEMBERS, self.present, self.volatile)
         changed = editing.change(self.tenant_id, pk, members, actor=self.principal.actor, whole=whole)
         return Response({**ScheduleSerializer(changed).data, "paused": schedule.paused})
 

@@ -254,8 +254,8 @@ class Resource(OfOneRow, ListResource):
     """Rows that can be listed, and read one by one at `address` followed by the lookup field."""
 
     address: ClassVar[str] = ""
-    # Members that change by themselves, for example with work. In the body of a change, they may be old.
-    changing_members: ClassVar[tuple[str, ...]] = ()
+    # Members that change by themselves, for example with work. In the body of a change, they may be old. See also `DigestEtag`.
+    volatile: ClassVar[tuple[str, ...]] = ()
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return Response(self.show(self.get_object()))
@@ -268,7 +268,7 @@ class Resource(OfOneRow, ListResource):
 
     def read_change(self, kind: type[StrictSerializer], **context: Any) -> dict[str, Any]:
         """Read the body of a PUT or PATCH, which may contain all members that a GET has returned."""
-        return read_change(kind, self.request.data, self.present, self.changing_members, **context)
+        return read_change(kind, self.request.data, self.present, self.volatile, **context)
 
     def answer_created(self, row: Any, data: Any = None) -> Response:
         """Answer 201, with the representation of the row (or `data`), and its address."""
