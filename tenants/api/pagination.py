@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from django.core import signing
@@ -75,7 +76,7 @@ class CursorPagination(BasePagination):
         )
 
     def _link(self, cursor: Cursor) -> str:
-        return str(replace_query_param(self._address, CURSOR, cursor.text()))
+        return str(replace_query_param(self._address, CURSOR, cursor.text(_path_of(self._address))))
 
     def _choose_ordering(self, request: Request, view: Any) -> tuple[str, ...]:
         return ordering_of(request, view)
@@ -85,7 +86,7 @@ class CursorPagination(BasePagination):
         if text is None:
             return None
         try:
-            return Cursor.read(text, ordering)
+            return Cursor.read(text, ordering, _path_of(request.build_absolute_uri()))
         except CursorRefused as refusal:
             raise InvalidRequest([(CURSOR, str(refusal))]) from refusal
 
@@ -120,6 +121,10 @@ class CursorPagination(BasePagination):
         ]
 
 
+def _path_of(address: str) -> str:
+    return urlsplit(address).path
+
+
 def _from(queryset: QuerySet[Any], ordering: Sequence[str], cursor: Cursor | None) -> QuerySet[Any]:
     if cursor is None:
         return queryset.order_by(*ordering)
@@ -141,15 +146,15 @@ def _may_be_null(queryset: QuerySet[Any], name: str) -> bool:
 
 # Cursors: positions in an ordered list, as opaque text that callers can store but not change.
 #
-# A cursor contains the values of the ordering fields in one row. It is signed, so its values always have the types
-# and the ordering with which it was created.
+# A cursor contains the values of the ordering fields in one row. It is signed for the path of its list, so its values always have the types
+# and the ordering with which it was created, and another list with the same ordering refuses it.
 
 
 SALT = "tenants.api.cursors"
 
 
 class CursorRefused(ValueError):
-    """The cursor was not made by us, was changed, or belongs to another ordering."""
+    """The cursor was not made by us, was changed, or belongs to another list or ordering."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +172,19 @@ class Cursor:
         )
 
     @classmethod
-    def read(cls, text: str, ordering: Sequence[str]) -> Cursor:
+    def read(cls, text: str, ordering: Sequence[str], path: str) -> Cursor:
         """Raises `CursorRefused`."""
         try:
-            names, packed, backwards = signing.Signer(salt=SALT).unsign_object(text)
+            names, packed, backwards = signing.Signer(salt=SALT + path).unsign_object(text)
         except (signing.BadSignature, ValueError, TypeError) as error:
             raise CursorRefused("is not a cursor of this list") from error
         if tuple(names) != tuple(ordering):
             raise CursorRefused("belongs to another ordering of this list")
         return cls(tuple(names), tuple(_unpack(value) for value in packed), bool(backwards))
 
-    def text(self) -> str:
+    def text(self, path: str) -> str:
         packed = [_pack(value) for value in self.values]
-        return signing.Signer(salt=SALT).sign_object([list(self.ordering), packed, int(self.backwards)])
+        return signing.Signer(salt=SALT + path).sign_object([list(self.ordering), packed, int(self.backwards)])
 
     def condition(self, *, nullable: Collection[str] = ()) -> Q:
         """Return the condition for rows after this position, or before it when backwards. `nullable`: fields that may be NULL."""

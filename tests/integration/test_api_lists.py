@@ -176,6 +176,19 @@ def test_a_changed_or_foreign_cursor_is_400(api, write):
     problem(client.get(NOTES, {"cursor": cursor, "ordering": "name"}), 400, "validation_failed")
 
 
+@pytest.mark.urls("orchestrator.urls")
+def test_a_cursor_of_another_list_with_the_same_ordering_is_400(api, write):
+    """Its values may not fit the fields of this list: runs of pipelines always have a start."""
+    write("a", "b", started_at=None)
+    client = api()
+    following = client.get("/api/v1/activities/?ordering=started_at&limit=1").json()["next"]
+
+    refused = client.get(f"/api/v1/pipeline-runs/?{urlsplit(following).query}")
+
+    (error,) = problem(refused, 400, "validation_failed")["errors"]
+    assert error == {"path": "cursor", "message": "is not a cursor of this list"}
+
+
 def test_an_offered_ordering_can_be_chosen(api, write):
     write("b", priority=1)
     write("c", priority=2)
