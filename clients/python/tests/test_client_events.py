@@ -217,6 +217,19 @@ def test_passing_refusals_are_waited_out_ever_longer_until_something_comes(
     assert pauses == [0.5, 9.0, 2.0, 0.5, 1.0]
 
 
+def test_connections_that_were_open_without_an_event_are_not_waited_out_longer(
+    telling: Callable[..., Telling], pauses: list[float]
+) -> None:
+    """A proxy may end each connection after a minute, and for a quiet tenant only comments come meanwhile."""
+    quiet = streams(b"retry: 2000\nid: 7\n\n", b": still here\nid: 7\n\n")
+    server = telling(*[quiet] * 6)
+
+    with following(server, pauses) as client:
+        assert list(client.events.stream()) == []
+
+    assert pauses == [2.0] * 6
+
+
 @pytest.mark.parametrize(
     ("status", "kind"),
     [(401, oc.Unauthenticated), (403, oc.Forbidden), (410, oc.Gone), (500, oc.ServerError)],

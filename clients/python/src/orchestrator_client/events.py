@@ -1,8 +1,8 @@
 """The stream of events, as an iterator that reconnects automatically and continues after the last event.
 
 It ends when the server has no more events (204), or raises the exception of a refusal. After lost connections, 429 and 503 it
-reconnects: first after the server's `retry:` or `Retry-After`, then after longer delays. A stream that is silent for longer than
-`SILENCE` seconds counts as lost, because the server sends comments in between.
+reconnects: first after the server's `retry:` or `Retry-After`, then after longer delays, until the server sends something again. A
+stream that is silent for longer than `SILENCE` seconds counts as lost, because the server sends comments in between.
 
 `Decoder` parses server-sent events (WHATWG HTML, section 9.2) from chunks of any size. Only CR, LF or both end a line; other line
 separators of Unicode do not.
@@ -62,9 +62,8 @@ class _Following:
         return False
 
     def events(self, chunk: bytes) -> Iterator[Event]:
-        for event in self.decoder.feed(chunk):
-            self._in_vain = 0
-            yield event
+        self._in_vain = 0  # also for comments: the connection was open, and the tenant is quiet
+        yield from self.decoder.feed(chunk)
 
     def pause(self, outcome: httpx.Response | httpx.TransportError | None) -> float:
         """Return the seconds until the next connection. The outcome None means that the stream has ended. Raises a final refusal."""
