@@ -184,7 +184,9 @@ class Cursor:
 
     def text(self, path: str) -> str:
         packed = [_pack(value) for value in self.values]
-        return signing.Signer(salt=SALT + path).sign_object([list(self.ordering), packed, int(self.backwards)])
+        return signing.Signer(salt=SALT + path).sign_object(
+            [list(self.ordering), packed, int(self.backwards)]
+        )
 
     def condition(self, *, nullable: Collection[str] = ()) -> Q:
         """Return the condition for rows after this position, or before it when backwards. `nullable`: fields that may be NULL."""
