@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from itertools import pairwise
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from drf_spectacular.utils import extend_schema_field
@@ -244,8 +245,8 @@ class AssigneeSerializer(StrictSerializer):
         errors: dict[str, Any] = {}
         if bool(agent) == bool(human):
             errors["agent_role"] = ["exactly one of agent_role and human_role must be given"]
-        elif agent and agent not in configuration.list_roles():
-            errors["agent_role"] = [f"{agent!r} is not an enabled role of the registry"]
+        elif agent and (refused := configuration.errors_of_role(agent, self.context["tenant_id"])):
+            errors["agent_role"] = refused
         if attrs.get("assignee_type") not in (None, "agent" if agent else "human"):
             errors["assignee_type"] = ["contradicts the role"]
         return errors
@@ -347,6 +348,6 @@ KINDS: dict[str, type[StrictSerializer]] = {
 }
 
 
-def arguments_of(tool: str, body: Any) -> Mapping[str, Any]:
+def arguments_of(tool: str, body: Any, tenant_id: UUID) -> Mapping[str, Any]:
     """Validate the arguments of a tool call. Raises REST framework's `ValidationError`, and `KeyError` for an unknown tool."""
-    return read(KINDS[tool], body)
+    return read(KINDS[tool], body, tenant_id=tenant_id)

@@ -133,11 +133,13 @@ def list_roles() -> frozenset[str]:
     return _roles[1]
 
 
-def errors_of_role(role: str) -> list[str]:
-    """Return why work cannot be given to a role; empty if the registry has it."""
-    if role in list_roles():
-        return []
-    return [f"{role[:63]!r} is not an enabled role of the registry; GET /api/v1/agents/ lists them"]
+def errors_of_role(role: str, tenant_id: UUID | None = None) -> list[str]:
+    """Return why a role cannot be named; empty if the registry has it and, with a tenant, that has not switched it off."""
+    if role not in list_roles():
+        return [f"{role[:63]!r} is not an enabled role of the registry; GET /api/v1/agents/ lists them"]
+    if tenant_id is not None and not settings_for(tenant_id, role).enabled:
+        return [f"{role!r} is switched off; PUT /api/v1/agent-configs/{role}/ switches it on"]
+    return []
 
 
 def present_roles() -> frozenset[str]:

@@ -278,7 +278,7 @@ class BulkOfActivities(TenantView):
     def post(self, request: Request) -> Response:
         """With `dry_run`, the answer is the count and a sample. With `expected_count`, a job is created that processes the activities in
         portions: each at most once, and activities whose state no longer allows the action are skipped."""
-        body = read(BulkSerializer, request.data)
+        body = read(BulkSerializer, request.data, tenant_id=self.tenant_id)
         conditions = body["filter"]
         # Without gates, because a gate ends with the activity behind it.
         rows = self.get_queryset().exclude(link_kind=LinkKind.GATE)

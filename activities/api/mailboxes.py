@@ -102,8 +102,8 @@ class NewItemSerializer(StrictSerializer):
                 "cannot be true for a task_notification: each is delivered separately"
             ]
         role = attrs.get("agent_role")
-        if role and (unknown := configuration.errors_of_role(role)):
-            errors["agent_role"] = unknown
+        if role and (refused := configuration.errors_of_role(role, self.context["tenant_id"])):
+            errors["agent_role"] = refused
         return errors | _errors_of_key(self.context["key"])
 
 
@@ -384,7 +384,7 @@ class MailboxItems(ViewSetMixin, MailboxPart):
     )
     def create(self, request: Request, key: str) -> Response:
         """Creates the mailbox if it does not exist. A repetition with the same `client_message_id` gets 200 with the first item."""
-        new = new_item(read(NewItemSerializer, request.data, key=key))
+        new = new_item(read(NewItemSerializer, request.data, key=key, tenant_id=self.tenant_id))
         posted = producer.post(self.tenant_id, key, new, actor=self.principal.actor)
         item = producer.item_with_id(self.tenant_id, posted.item.pk)
         return Response(ItemSerializer(item).data, status=201 if posted.created else 200)

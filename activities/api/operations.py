@@ -109,7 +109,7 @@ class OperationActions:
     def reassign(self, request: Request, pk: UUID) -> Response:
         """The answer is the successor: a new activity with the same input, in the same place of its pipeline run. Whatever waited for the
         original activity gets the successor's result."""
-        body = read(ReassignmentSerializer, request.data)
+        body = read(ReassignmentSerializer, request.data, tenant_id=self.tenant_id)
         successor = reassignment.reassign(
             self.tenant_id, self._lock_unchanged(pk), actor=self.principal.actor, reason=body["reason"],
             agent_role=body.get("agent_role"), human_role=body.get("human_role"),

@@ -88,8 +88,9 @@ class NewSubagentSerializer(StrictSerializer):
 
     def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
         errors: dict[str, list[str]] = {}
-        if "subagent_type" in attrs and (unknown := configuration.errors_of_role(attrs["subagent_type"])):
-            errors["subagent_type"] = unknown
+        role = attrs.get("subagent_type")
+        if role and (refused := configuration.errors_of_role(role, self.context["tenant_id"])):
+            errors["subagent_type"] = refused
         if "existing_agent_id" in attrs and "existing_conversation_id" in attrs:
             errors["existing_conversation_id"] = ["cannot be given together with existing_agent_id"]
         if "prompt" in attrs and not attrs["prompt"].strip():
@@ -168,7 +169,7 @@ class SubagentViewSet(DigestEtag, Resource):
     )
     def create(self, request: Request) -> Response:
         """A repetition with the same `tool_call_id` and `parent_mailbox` gets 200 with the existing subagent."""
-        new = NewSubagent(**read(NewSubagentSerializer, request.data))
+        new = NewSubagent(**read(NewSubagentSerializer, request.data, tenant_id=self.tenant_id))
         started = subagents.start(self.tenant_id, new, actor=self.principal.actor)
         return self._render(started.subagent.pk, status=201 if started.created else 200)
 

@@ -118,7 +118,7 @@ class NewActivitySerializer(RulesSerializer):
 
     def errors_of_combination(self, attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, Any]:
         errors = super().errors_of_combination(attrs, invalid)
-        errors |= _errors_of_assignee(attrs, invalid) | _errors_of_times(attrs)
+        errors |= _errors_of_assignee(attrs, invalid, self.context["tenant_id"]) | _errors_of_times(attrs)
         errors |= _errors_of_decision_fields(attrs, invalid)
         if "group_scope" in attrs and "group_key" not in attrs and "group_key" not in invalid:
             errors["group_scope"] = ["needs group_key"]
@@ -154,15 +154,17 @@ def new_activity(
     )
 
 
-def _errors_of_assignee(attrs: Mapping[str, Any], invalid: Container[str]) -> dict[str, list[str]]:
+def _errors_of_assignee(
+    attrs: Mapping[str, Any], invalid: Container[str], tenant_id: UUID
+) -> dict[str, list[str]]:
     agent, human = attrs.get("agent_role"), attrs.get("human_role")
     errors: dict[str, list[str]] = {}
     if agent and human:
         errors["human_role"] = ["cannot be given together with agent_role: one of them does the work"]
     if not agent and not human and "agent_role" not in invalid and "human_role" not in invalid:
         errors["agent_role"] = ["is required, unless human_role is given"]
-    if agent and (unknown := configuration.errors_of_role(agent)):
-        errors["agent_role"] = unknown
+    if agent and (refused := configuration.errors_of_role(agent, tenant_id)):
+        errors["agent_role"] = refused
     if human and not agent:
         for name, message in _ONLY_FOR_AGENTS.items():
             if attrs.get(name):

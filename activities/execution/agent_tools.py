@@ -362,7 +362,7 @@ def _quota_of(refusal: ActivityError) -> dict[str, Any]:
 
 def _call_once(run: RunToken, tool: str, body: Any, key: str) -> Answer:
     refuse_hammering(run.run_id)
-    arguments = arguments_of(tool, body)
+    arguments = arguments_of(tool, body, run.tenant_id)
     with tenant_scope(run.tenant_id):
         answer = find_earlier_answer(run, tool, arguments, key=key)
     if answer is not None:

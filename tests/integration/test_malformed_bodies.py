@@ -79,7 +79,7 @@ ODD_VALUES: list[Any] = [
 ]  # fmt: skip
 
 
-NO_SUCH_ROLE = "'none-such' is not an enabled role of the registry"
+NO_SUCH_ROLE = "'none-such' is not an enabled role of the registry; GET /api/v1/agents/ lists them"
 
 
 def _send(client: Any, method: str, place: str, raw: bytes, kind: str = JSON, **extra: Any) -> Any:
@@ -434,7 +434,7 @@ def test_a_missing_member_is_named_by_its_own_path(api: Any, tenant: Tenant, add
             "post",
             "templates/",
             {"key": "t", "agent_role": "none-such"},
-            {"name": "is required", "agent_role": f"{NO_SUCH_ROLE}; GET /api/v1/agents/ lists them"},
+            {"name": "is required", "agent_role": NO_SUCH_ROLE},
         ),
         (
             "get",

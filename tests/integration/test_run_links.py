@@ -82,16 +82,16 @@ def test_models_are_offered_exactly_the_tools_that_exist() -> None:
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: definition.name)
 def test_the_schema_of_a_tool_for_models_agrees_with_the_arguments_that_it_accepts(
-    definition: Any, database: None
+    definition: Any, tenant: Tenant
 ) -> None:
     validator = jsonschema.Draft202012Validator(definition.input_schema)
 
     assert validator.is_valid(CALLS[definition.name])
-    arguments_of(definition.name, CALLS[definition.name])
+    arguments_of(definition.name, CALLS[definition.name], tenant.pk)
     for bad in BAD[definition.name]:
         assert not validator.is_valid(bad), bad
         with pytest.raises(Exception, match=r"."):
-            arguments_of(definition.name, bad)
+            arguments_of(definition.name, bad, tenant.pk)
 
 
 @pytest.mark.parametrize("tool", CALLS)

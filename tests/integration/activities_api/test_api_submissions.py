@@ -7,11 +7,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from rest_framework.exceptions import ValidationError
 
 from activities.models import Activity, Wake
-from activities.schemas import to_stored
+from activities.schemas import arguments_of, to_stored
 from agents import configuration
-from agents.models import Agent
+from agents.models import Agent, AgentConfig
 from tenants.context import tenant_scope
 from tests.answers import version_of
 from tests.api_objects import create_deliverable
@@ -175,6 +176,30 @@ def test_members_that_do_not_fit_together_are_reported_with_those_that_are_inval
 
 def test_work_without_a_role_is_refused(api, tenant):
     assert set(faults(api().post(ACTIVITIES, {"name": "x"}))) == {"agent_role"}
+
+
+def test_new_work_for_a_role_that_the_tenant_has_switched_off_is_refused_and_other_tenants_submit_it(
+    api, tenant, other_tenant
+):
+    waiting = api().post(ACTIVITIES, body(agent_role="qa")).json()["id"]
+    with tenant_scope(tenant.pk):
+        AgentConfig.objects.create(tenant_id=tenant.pk, agent_id="dev", enabled=False)
+    successor = {"agent_role": "dev", "reason": "Busy."}
+    choice = {"action": "reassign", "filter": {"ids": [waiting]}, "dry_run": True}
+    refusal = "'dev' is switched off; PUT /api/v1/agent-configs/dev/ switches it on"
+
+    for address, new, path in (
+        (ACTIVITIES, body(agent_role="dev"), "agent_role"),
+        ("/api/v1/subagents/", {"subagent_type": "dev", "prompt": "Look."}, "subagent_type"),
+        ("/api/v1/mailboxes/m/items/", {"kind": "message", "text": "x", "agent_role": "dev"}, "agent_role"),
+        (f"{ACTIVITIES}{waiting}/reassign/", successor, "agent_role"),
+        (f"{ACTIVITIES}bulk/", {**choice, **successor}, "agent_role"),
+    ):
+        assert faults(api().post(address, new)) == {path: refusal}, address
+    with pytest.raises(ValidationError) as refused:
+        arguments_of("create_subtask", {"name": "x", "agent_role": "dev", "blocking": True}, tenant.pk)
+    assert refused.value.detail == {"agent_role": [refusal]}
+    assert api(tenant=other_tenant).post(ACTIVITIES, body(agent_role="dev")).status_code == 201
 
 
 @in_one_test(
