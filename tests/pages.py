@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any
 
 import psutil
@@ -18,6 +19,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.core.wsgi import get_wsgi_application
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.test import Client, override_settings
 
 from tenants.events import hub
@@ -46,6 +49,7 @@ class _Site(ThreadedWSGIServer):
         super().__init__(("127.0.0.1", 0), _Quiet)
         self.address = f"http://127.0.0.1:{self.server_port}"
         self._open: set[Any] = set()
+        self._spare: list[list[BaseDatabaseWrapper]] = []  # the connections of threads that have ended
         self._thread = threading.Thread(
             target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
         )
@@ -59,6 +63,20 @@ class _Site(ThreadedWSGIServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         self._open.add(request)
         super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Use the connections of a thread that has ended, because new ones cost PostgreSQL more than most pages."""
+        for each in self._spare.pop() if self._spare else ():
+            connections[each.alias] = each
+        super().process_request_thread(request, client_address)
+
+    def _close_connections(self) -> None:
+        spare = connections.all(initialized_only=True)
+        for each in spare:
+            del connections[each.alias]
+            if not each.allow_thread_sharing:
+                each.inc_thread_sharing()
+        self._spare.append(spare)
 
     def shutdown_request(self, request: Any) -> None:
         self._open.discard(request)
@@ -81,6 +99,8 @@ class _Site(ThreadedWSGIServer):
         end_streams()
         self.server_close()
         self._thread.join()
+        for each in chain.from_iterable(self._spare):
+            each.close()
 
 
 @contextmanager
@@ -189,14 +209,27 @@ def wait_live(page: Any, selector: str, **options: Any) -> None:
 
 @contextmanager
 def page_of(user: User, *tolerated: str, width: int = 1200, height: int = 800) -> Iterator[Any]:
-    """Yield a page for a signed-in user. Errors in its console fail the test, except those that contain one of `tolerated`."""
+    """Yield a page for a signed-in user. Errors in the console of any page fail the test, except those that contain one of `tolerated`.
+
+    The page stays for the next test, so listeners and scripts that stay with a page are for another page of its context.
+    """
     errors: list[str] = []
+
+    def note_message(message: Any) -> None:
+        if message.type == "error":
+            errors.append(message.text)
+
+    def note_error(error: Any) -> None:
+        errors.append(str(error.error))
+
     with browser() as chromium, _shared_site() as address, _empty_page(chromium, address) as page:
         page.set_viewport_size({"width": width, "height": height})
         page.context.add_cookies([session_cookie(user, address)])
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.context.on("console", note_message)
+        page.context.on("weberror", note_error)
         yield page
+        page.context.remove_listener("console", note_message)
+        page.context.remove_listener("weberror", note_error)
     assert [error for error in errors if not any(text in error for text in tolerated)] == []
 
 
@@ -213,20 +246,29 @@ def _shared_site() -> Iterator[str]:
 
 @contextmanager
 def _empty_page(chromium: Any, address: str) -> Iterator[Any]:
-    """Yield a page without cookies and stored data of earlier tests. A test that fails leaves no context to the next one."""
+    """Yield a page without cookies, stored data and history of earlier tests. A test that fails leaves no page to the next one.
+
+    A new page for each test would take as long as two more documents.
+    """
     context, _Shared.context = _Shared.context, None
     if context is None or context not in chromium.contexts:
         context = chromium.new_context(base_url=address)
-        context.new_page()  # stays, because the next page of a context without pages takes twice as long
+        context.new_page()
     context.set_offline(False)  # an earlier test may have failed while it was
-    page = context.new_page()
-    stored = {"origin": address, "storageTypes": "all"}  # includes cookies
-    context.new_cdp_session(page).send("Storage.clearDataForOrigin", stored)
+    (page,) = context.pages
+    page.emulate_media(color_scheme="light")
+    session = context.new_cdp_session(page)
+    session.send("Storage.clearDataForOrigin", {"origin": address, "storageTypes": "all"})  # includes cookies
+    session.send("Page.resetNavigationHistory")
+    session.detach()
     try:
         yield page
         for each in context.pages[1:]:
             close(each)
-        if len(context.pages) == 1:
+        if context.pages == [page]:
+            if page.url.startswith(address):
+                page.evaluate("sessionStorage.clear()")
+            page.goto("about:blank")
             _Shared.context = context
     finally:
         if _Shared.context is None:

@@ -75,7 +75,8 @@ def violations(window: Any, *, whole: bool = True) -> list[tuple[Any, ...]]:
 @contextmanager
 def page_with_axe(user: User, *tolerated: str) -> Iterator[Any]:
     """Yield a page of the user whose documents have axe, and no live updates, which would load each part once more."""
-    with pages.page_of(user, *tolerated) as page:
+    with pages.page_of(user, *tolerated) as first:
+        page = first.context.new_page()
         page.add_init_script(f"{NO_EVENTS}\n{axe.Axe().axe_script}")
         yield page
 

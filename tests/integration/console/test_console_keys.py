@@ -88,7 +88,7 @@ def test_a_page_knows_nothing_of_the_page_of_an_earlier_test(person: Callable[..
 
     with pages.page_of(ben.user) as page:
         assert page.context is earlier
-        assert [each.url for each in earlier.pages] == ["about:blank", "about:blank"]
+        assert [each.url for each in earlier.pages] == ["about:blank"]
         page.goto("/inbox/")
         stored = "[document.cookie.includes('a=b'), localStorage['inbox-keys'], sessionStorage['a'], history.length]"
         assert page.evaluate(stored) == [False, None, None, 2]

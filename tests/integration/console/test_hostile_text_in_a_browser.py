@@ -106,7 +106,8 @@ class Watched:
 def window(database: None) -> Iterator[Watched]:
     """A superuser's, who sees every tenant."""
     root = create_superuser()
-    with pages.page_of(root, ANY_ERROR) as page:
+    with pages.page_of(root, ANY_ERROR) as first:
+        page = first.context.new_page()
         watched = Watched(page, browser_of(root), pages.shared_address())
         yield watched
         page.context.remove_listener("request", watched.asked)

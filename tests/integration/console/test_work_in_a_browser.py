@@ -122,7 +122,7 @@ def test_the_picture_of_a_run_is_live_and_links_activities(questions: Questions,
 
 def test_the_progress_of_a_bulk_job_is_live(questions: Questions, screen: Any) -> None:
     work(questions, "One", "Two", "Three", role="strategy-writer")
-    screen.on("dialog", lambda dialog: dialog.accept())
+    screen.once("dialog", lambda dialog: dialog.accept())
     screen.goto("/activities/?q=role:strategy-writer")
     screen.click("text=Bulk actions")
     screen.check("input[value=cancel]")
