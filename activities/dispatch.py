@@ -421,10 +421,11 @@ def _record(
     failure = outcome
     tracing.fail(failure.error_code)
     try:
-        results.persistently(lambda: results.record_failed(claimed.run, failure))
-    finally:
+        # First, because the failure releases the reservation: the next attempt must not start with money that is already spent.
         if usage is not None:
             results.persistently(lambda: results.note_usage(claimed.run, usage))
+    finally:
+        results.persistently(lambda: results.record_failed(claimed.run, failure))
 
 
 def _error_of(error: Exception, run: RunToken) -> AgentError:

@@ -139,7 +139,7 @@ async def _confirm_decision(api: Api, arguments: dict[str, Any]) -> Answer:
         problem = result.get("problem") or {}
         detail = f"{problem.get('detail') or ''} Nothing was decided."
         if problem.get("status") == 412:
-            detail = f"The item has changed since it was shown. {detail} Call show_decision again."
+            detail = "The item has changed since it was shown. Nothing was decided. Call show_decision again."
         raise Refusal(str(problem.get("code")), detail.strip(), status=problem.get("status"), problem=problem)
     return {"decided": _decision(arguments), "status": result["status"], "link": result["link"]}
 

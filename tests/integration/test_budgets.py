@@ -21,6 +21,7 @@ from activities.states import Status
 from agents import configuration
 from agents.contracts import AgentRequest, RunLink
 from agents.exceptions import RetryableAgentError
+from agents.response_parser import read_completed
 from pipelines.models import Deliverable
 from tenants import clock, money
 from tenants.context import system_scope, tenant_scope
@@ -61,6 +62,26 @@ def test_a_run_is_counted_when_it_ends_and_its_reservation_is_released(engine: E
         Decimal("0.25"),
     )
     assert broken_invariants() == []
+
+
+def test_the_cost_of_an_invalid_answer_is_spent_before_its_reservation_is_released(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next attempt, or other work, starts with money that is already spent."""
+    budget, record_failed, after = make_budget(acme), results.record_failed, []
+
+    def record_and_look(*arguments: Any, **more: Any) -> Any:
+        moved = record_failed(*arguments, **more)
+        after.append(spent_and_reserved(budget))
+        return moved
+
+    monkeypatch.setattr(results, "record_failed", record_and_look)
+    engine.agent.behaviour = lambda request: read_completed({"output": 1, "usage": {"cost_usd": 0.25}})
+    engine.submit(acme)
+
+    engine.drain()
+
+    assert after == [("0.25", "0.00")]
 
 
 def test_a_budget_for_three_starts_three_and_the_others_hold_no_slot(engine: Engine, acme: Tenant) -> None:

@@ -162,7 +162,10 @@ def test_a_decision_about_an_item_that_changed_is_refused(
     refused = anna.use_refused("confirm_decision", **confirmed)
 
     assert refused["status"] == 412
-    assert "has changed since it was shown" in refused["text"]
+    assert (
+        "The item has changed since it was shown. Nothing was decided. Call show_decision again."
+        in refused["text"]
+    )
     assert status(gate) == "created"
 
 
