@@ -57,8 +57,11 @@ class Stretch:
 
 @lru_cache(maxsize=1)
 def zone_names() -> frozenset[str]:
-    """Return the zones of this machine. Other names must not reach ZoneInfo, because it opens files."""
-    return frozenset(available_timezones())
+    """Return the zones of this machine. Other names must not reach ZoneInfo, because it opens files.
+
+    Without `localtime`, which is another zone on other machines, so that they would fire a schedule at different times.
+    """
+    return frozenset(available_timezones() - {"localtime"})
 
 
 def stretches(zone_name: str, start: datetime, until: datetime) -> Iterator[Stretch]:

@@ -59,6 +59,7 @@ def test_all_errors_of_a_schedule_name_their_path() -> None:
         ({"repeat": "repeating", "interval_ms": True}, "interval_ms", "must be a number"),
         ({"repeat": "repeating", "interval_ms": 1_000.5}, "interval_ms", "whole number"),
         ({"repeat": "repeating", "cron": "@daily", "timezone": "../../etc/passwd"}, "timezone", "unknown time zone"),
+        ({"repeat": "repeating", "cron": "@daily", "timezone": "localtime"}, "timezone", "unknown time zone"),
         ({"repeat": "repeating", "cron": "@daily", "timezone": "America"}, "timezone", "unknown time zone"),
         ({"repeat": "repeating", "cron": "@daily", "start_at": "2027-01-02T00:00Z", "end_at": "2027-01-01T00:00Z"}, "end_at",
          "must not come before start_at"),
