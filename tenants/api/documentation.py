@@ -100,7 +100,7 @@ def operation(
     """A decorator like `extend_schema`, with one successful answer and the possible refusals.
 
     Refusals that follow from a body, an Idempotency-Key or an If-Match need not be named. If the body is an `EmptySerializer`, the view
-    refuses any members before it calls the handler.
+    refuses any members before it calls the handler, and so it does with an If-Match that is not a parameter.
     """
     implied: tuple[int, ...] = WITH_A_BODY if more.get("request") is not None else ()
     implied += (409, 422) if IDEMPOTENCY_KEY in parameters else ()
@@ -114,6 +114,7 @@ def operation(
 
     def decorate(handler: Decorated) -> Decorated:
         vars(handler)["body"] = more.get("request")
+        vars(handler)["is_conditional"] = IF_MATCH in parameters
         when_requested(lambda: extend_schema(**description)(handler))
         return handler
 

@@ -74,6 +74,15 @@ def answer_conditionally(request: Request, response: Any) -> Any:
     return HttpResponseNotModified(headers={"ETag": tag})
 
 
+def refuse_condition(request: Request) -> None:
+    """Raise `PreconditionFailed` for a change with a tag in If-Match that nothing checks, because ignoring it might change what the caller
+    has not read."""
+    if request.method not in SAFE_METHODS and request.headers.get("If-Match", "*").strip() != "*":
+        raise PreconditionFailed(
+            "This request changes no object that was read, so it cannot be conditional. Send it without If-Match."
+        )
+
+
 def _is_object(response: Any) -> bool:
     data = getattr(response, "data", None)
     return not isinstance(data, Mapping) or not {"next", "previous", "results"} <= data.keys()

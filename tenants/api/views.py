@@ -172,6 +172,8 @@ class TenantView(GenericAPIView):
         body = getattr(handler, "body", None)
         if isinstance(body, type) and issubclass(body, EmptySerializer):
             read(body, self.request.data)
+        if not getattr(handler, "is_conditional", True):
+            etags.refuse_condition(self.request)
         response = handler(self.request, *self.args, **self.kwargs)
         response = self.finalize_response(self.request, response, *self.args, **self.kwargs)
         answer = response.render() if isinstance(response, Response) else response
