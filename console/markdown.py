@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import nh3
 from django.utils.safestring import SafeString, mark_safe
-from markdown_it import MarkdownIt
-from markdown_it.renderer import RendererHTML
-from markdown_it.rules_core import StateCore
-from markdown_it.token import Token
+
+from tenants.lazy_import import lazy_import
+
+if TYPE_CHECKING:
+    import markdown_it
+    import nh3
+    from markdown_it import MarkdownIt
+    from markdown_it.renderer import RendererHTML
+    from markdown_it.rules_core import StateCore
+    from markdown_it.token import Token
+else:
+    markdown_it, nh3 = lazy_import("markdown_it"), lazy_import("nh3")
 
 LONGEST = 60_000  # characters; the worst text of that length takes two seconds
 TARGET = "target"  # the CSS class of a link's host
@@ -49,7 +56,7 @@ def render(text: str) -> SafeString:
 
 @cache
 def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    parser = markdown_it.MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     parser.core.ruler.push("lower_headings", _lower_headings)
     parser.add_render_rule("image", _image)
     parser.add_render_rule("link_close", _link_close)

@@ -35,19 +35,21 @@ MOST_FILES = 1_024  # of the process that forks
 ROOT = Path(__file__).parents[1]
 #: What workers, beats, web processes and commands import of others, and what can be imported without settings.
 LIBRARIES = (
-    "asyncio", "celery.app.amqp", "celery.app.control", "celery.app.log", "celery.apps.beat", "celery.apps.worker", "celery.bin.beat",
-    "celery.bin.celery", "celery.bin.worker", "celery.concurrency.thread", "celery.contrib.django.task", "celery.worker.autoscale",
-    "celery.worker.components", "celery.worker.consumer", "celery.worker.strategy", "cronsim", "crontab", "cryptography.fernet",
+    "asyncio", "billiard.pool", "celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log", "celery.apps.beat",
+    "celery.apps.worker", "celery.bin.beat", "celery.bin.celery", "celery.bin.worker", "celery.concurrency.thread",
+    "celery.contrib.django.task", "celery.worker.autoscale", "celery.worker.components", "celery.worker.consumer",
+    "celery.worker.consumer.delayed_delivery", "celery.worker.strategy", "cronsim", "crontab", "cryptography.fernet",
     "django.contrib.admin.sites", "django.contrib.admin.views.main", "django.contrib.postgres.fields", "django.core.management",
     "django.core.serializers.json", "django.db.backends.postgresql.base", "django.db.models", "django.forms", "django.http",
-    "django.template.backends.django", "django.test.signals", "django.urls", "django.views.debug", "environ",
-    "gunicorn.app.wsgiapp", "gunicorn.workers.gthread", "jsonschema", "kombu.transport.redis", "psycopg", "psycopg_pool", "redis",
-    "redis.asyncio", "requests", "structlog", "whitenoise.middleware",
+    "django.template.backends.django", "django.test.signals", "django.urls", "django.views.debug", "environ", "gunicorn.app.wsgiapp",
+    "gunicorn.workers.gthread", "jsonschema", "kombu.transport.redis", "psycopg", "psycopg_pool", "redis", "redis.asyncio", "requests",
+    "structlog", "whitenoise.middleware",
 )  # fmt: skip
 #: What they import of the project, besides what every process with Django does.
 MODULES = (
-    "activities.intake", "activities.maintenance", "activities.tasks", "activities.worker", "console.inbox.undo", "orchestrator.beat",
-    "orchestrator.task_results", "orchestrator.urls", "pipelines.schedules.beat", "pipelines.tasks", "tenants.middleware",
+    "activities.intake", "activities.maintenance", "activities.tasks", "activities.worker", "console.inbox.questions", "console.inbox.undo",
+    "orchestrator.beat", "orchestrator.task_results", "orchestrator.urls", "pipelines.schedules.beat", "pipelines.tasks",
+    "tenants.middleware",
 )  # fmt: skip
 #: Parts of command lines that decide what is imported.
 LOADED_DIFFERENTLY = ("prefork", "flower")
@@ -222,6 +224,8 @@ class _Loaded:
         django.setup()
         for name in MODULES:
             importlib.import_module(name)
+        # As every worker does, which takes a tenth of a second.
+        importlib.import_module("pipelines.conditions").warm_up()
         os.environ.__class__ = usual
         sys.path.remove(str(ROOT))
         self.defaults = {name: value for name, value in os.environ.items() if name not in before}

@@ -53,7 +53,7 @@ class JobProgress:
 
     job: SystemJob
     due_at: float
-    running: bool = False
+    ready_at: float = 0.0  # when it began to wait for a runner
     started_at: float | None = None
     finished_at: float | None = None
     succeeded_at: float | None = None
@@ -100,6 +100,7 @@ class Scheduler:
     _idle: list[threading.Condition] = field(default_factory=list)
     _ready: deque[tuple[Round, JobProgress]] = field(default_factory=deque)
     _runners: int = 0
+    _runner_added_at: float = 0.0
     _busy: set[str] = field(default_factory=set)  # names of jobs that are running, also of earlier terms
 
     def run(self) -> None:
@@ -146,18 +147,24 @@ class Scheduler:
     def _dispatch(self, now: float) -> None:
         round_ = self._round(now)
         with self._lock:
-            crowded = bool(self._ready)
             waiting = {progress.job.name for _, progress in self._ready}
             for progress in round_.progress.values():
                 if progress.due_at <= now and progress.job.name not in self._busy | waiting:
+                    progress.ready_at = now
                     self._ready.append((round_, progress))
-            if self._ready and (not self._runners or (crowded and self._runners < len(round_.progress))):
+            if self._ready and (not self._runners or self._is_crowded(now, len(round_.progress))):
                 threading.Thread(
                     target=self._run_jobs, name=f"system-jobs-{self._runners + 1}", daemon=True
                 ).start()
                 self._runners += 1  # counted last: a thread that could not be started would never end
+                self._runner_added_at = now
             if self._ready and self._idle:
                 self._idle[-1].notify()
+
+    def _is_crowded(self, now: float, most: int) -> bool:
+        """Return whether the jobs need one more runner. A short tick adds none sooner, because each costs two connections."""
+        since = max(min(progress.ready_at for _, progress in self._ready), self._runner_added_at)
+        return self._runners < most and now - since >= CROWDED_SECONDS
 
     def _run_jobs(self) -> None:
         """Run ready jobs until there has been none for `RUNNER_IDLE_SECONDS`."""

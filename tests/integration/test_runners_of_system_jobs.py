@@ -102,3 +102,31 @@ def test_jobs_run_as_soon_as_a_thread_can_be_started(database: None, monkeypatch
         scheduler.stopped.set()
         dispatching.join(30)
         eventually(lambda: scheduler._runners == 0)
+
+
+def test_a_job_that_waits_gets_another_thread_after_a_quarter_of_a_second_however_short_the_tick_is(
+    database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each thread has two connections, so a busy machine must not start one with each pass."""
+    hanging, may_end = list[object](), threading.Event()
+
+    def hang(term: object) -> None:
+        hanging.append(term)
+        may_end.wait(60)
+
+    jobs = [SystemJob(f"hanging-{number}", 3600.0, "tests", 60.0, hang) for number in range(3)]
+    monkeypatch.setattr(scheduling, "table", lambda: jobs)
+    scheduler, added = new_leader(), list[int]()
+    try:
+        start = time.monotonic()
+        for milliseconds in (0, 50, 100, 200, 240, 260, 300, 500, 520):
+            scheduler._dispatch(start + milliseconds / 1000)
+            eventually(lambda: len(hanging) == scheduler._runners)
+            added.append(scheduler._runners)
+    finally:
+        may_end.set()
+        scheduler.stopped.set()
+        scheduler.end_idle_runners()
+        eventually(lambda: scheduler._runners == 0)
+
+    assert added == [1, 1, 1, 1, 1, 2, 2, 2, 3]

@@ -24,12 +24,11 @@ PAGES = (
     "orchestrator.admin",
     "tenants.admin",
     "unfold.admin",
-    "markdown_it",
-    "nh3",
 )
 DESCRIPTION = ("orchestrator.api_document", "tenants.api.schema", "drf_spectacular.plumbing", "django.test")
+RENDERERS = ("markdown_it", "nh3")
 LIBRARIES = (
-    "pymongo", "cryptography.hazmat", "jsonschema", "httpx2", "anthropic", "openai", "mcp", "rich", "opentelemetry.sdk.metrics",
+    *RENDERERS, "pymongo", "cryptography.hazmat", "jsonschema", "httpx2", "anthropic", "openai", "mcp", "rich", "opentelemetry.sdk.metrics",
     # Without the variable, tracing is off. (The Redis client imports `opentelemetry.metrics` itself.)
     "opentelemetry.sdk.trace", "opentelemetry.exporter.otlp", "tenants.tracing.spans",
 )  # fmt: skip
@@ -113,6 +112,14 @@ def test_worker_and_beat_import_neither_pages_nor_the_api(
     modules = modules_after(CELERY + process)
 
     assert modules & {*PAGES, *DESCRIPTION, *LIBRARIES, *API} == set()
+
+
+def test_the_leader_imports_no_renderer_of_markdown_for_its_jobs(
+    modules_after: Callable[[str], set[str]],
+) -> None:
+    modules = modules_after(f"{CELERY}\nfrom console.inbox import questions, undo")
+
+    assert modules & {*RENDERERS} == set()
 
 
 def test_the_parent_of_the_web_processes_imports_no_client_of_a_database(

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from orchestrator.embedded import server
 from orchestrator.processes.specs import KEEP_ALIVE_SECONDS
 from orchestrator.web_worker import LONGEST_HEAD
 from tenants.turns import MOST_WAITING
+from tests.quick_python import Program
 
 ROOT = Path(__file__).resolve().parents[3]
 NOISY, QUIET, STRANGER = "1", "2", "nobody-knows-me"
@@ -27,15 +28,28 @@ THREADS = 8
 
 
 @pytest.fixture
+def new_web() -> Iterator[int]:
+    """The port of a web process with 8 threads, started as in production, which knows no tenant yet."""
+    with _run_web() as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
 def web() -> Iterator[int]:
-    """The port of a web process with 8 threads, started as in production."""
+    """The same for tests after which it is as before: none of their requests waits or computes."""
+    with _run_web() as port:
+        yield port
+
+
+@contextmanager
+def _run_web() -> Iterator[int]:
     port = server.keep_or_choose_port(None)
     command = [
         sys.executable, "-m", "gunicorn", "tests.integration.web_turns.app:application", "--no-control-socket",
         "--worker-class=orchestrator.web_worker.StreamingWorker", "--workers=1", f"--threads={THREADS}", f"--bind=127.0.0.1:{port}",
         f"--keep-alive={KEEP_ALIVE_SECONDS}",
     ]  # fmt: skip
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    process = Program(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         _until(lambda: _listens(port))
         yield port
@@ -89,52 +103,52 @@ def test_a_long_query_is_accepted_and_a_longer_one_refused_like_by_the_api(web: 
     assert (status, json.loads(body)["status"], json.loads(body)["code"]) == (414, 414, "uri_too_long")
 
 
-def test_waiting_requests_of_one_tenant_do_not_hold_up_another(web: int) -> None:
-    introduce(web, NOISY, QUIET)
+def test_waiting_requests_of_one_tenant_do_not_hold_up_another(new_web: int) -> None:
+    introduce(new_web, NOISY, QUIET)
     with ThreadPoolExecutor(30) as clients:
-        waiting = [clients.submit(ask, web, "/wait", NOISY) for _ in range(30)]
-        _until(lambda: ask(web, f"/waiting?tenant={NOISY}", QUIET)[1] == str(THREADS // 2))
+        waiting = [clients.submit(ask, new_web, "/wait", NOISY) for _ in range(30)]
+        _until(lambda: ask(new_web, f"/waiting?tenant={NOISY}", QUIET)[1] == str(THREADS // 2))
         try:
-            assert ask(web, "/", QUIET) == (200, "1")
-            assert ask(web, f"/waiting?tenant={NOISY}", QUIET)[1] == str(THREADS // 2)
+            assert ask(new_web, "/", QUIET) == (200, "1")
+            assert ask(new_web, f"/waiting?tenant={NOISY}", QUIET)[1] == str(THREADS // 2)
         finally:
-            ask(web, "/open", QUIET)
+            ask(new_web, "/open", QUIET)
         assert {each.result()[0] for each in waiting} == {200}
 
 
-def test_a_newcomer_is_answered_although_one_tenant_uses_all_threads(web: int) -> None:
-    introduce(web, NOISY)
+def test_a_newcomer_is_answered_although_one_tenant_uses_all_threads(new_web: int) -> None:
+    introduce(new_web, NOISY)
     with ThreadPoolExecutor(20) as clients:
-        waiting = [clients.submit(ask, web, "/wait", NOISY) for _ in range(20)]
+        waiting = [clients.submit(ask, new_web, "/wait", NOISY) for _ in range(20)]
         try:
-            _until(lambda: ask(web, f"/waiting?tenant={NOISY}", STRANGER)[1] == str(THREADS))
-            assert ask(web, "/", QUIET) == (200, "1")
+            _until(lambda: ask(new_web, f"/waiting?tenant={NOISY}", STRANGER)[1] == str(THREADS))
+            assert ask(new_web, "/", QUIET) == (200, "1")
         finally:
-            ask(web, "/open", QUIET)
+            ask(new_web, "/open", QUIET)
         assert {each.result()[0] for each in waiting} == {200}
 
 
-def test_a_tenant_that_computes_much_gets_one_thread_while_others_are_active(web: int) -> None:
-    introduce(web, NOISY, QUIET)
-    ask(web, "/forget-nothing", QUIET)
+def test_a_tenant_that_computes_much_gets_one_thread_while_others_are_active(new_web: int) -> None:
+    introduce(new_web, NOISY, QUIET)
+    ask(new_web, "/forget-nothing", QUIET)
     # The time of a request is counted after its answer was sent, and so before the end of the next one.
     for _ in range(2):
-        ask(web, "/compute?seconds=0.2", NOISY)
+        ask(new_web, "/compute?seconds=0.2", NOISY)
 
     with ThreadPoolExecutor(4) as clients:
-        answers = [clients.submit(ask, web, "/compute?seconds=0.1", NOISY) for _ in range(4)]
+        answers = [clients.submit(ask, new_web, "/compute?seconds=0.1", NOISY) for _ in range(4)]
 
     assert [each.result() for each in answers] == [(200, "1")] * 4
 
 
-def test_a_full_queue_of_requests_is_answered_429_at_once(web: int) -> None:
-    introduce(web, NOISY, QUIET)
+def test_a_full_queue_of_requests_is_answered_429_at_once(new_web: int) -> None:
+    introduce(new_web, NOISY, QUIET)
     count = THREADS + MOST_WAITING + 20
     with ThreadPoolExecutor(count) as clients:
-        waiting = [clients.submit(ask, web, "/wait", NOISY) for _ in range(count)]
+        waiting = [clients.submit(ask, new_web, "/wait", NOISY) for _ in range(count)]
         _until(lambda: sum(each.done() for each in waiting) >= 20)
-        assert ask(web, "/", QUIET)[0] == 200
-        ask(web, "/open", QUIET)
+        assert ask(new_web, "/", QUIET)[0] == 200
+        ask(new_web, "/open", QUIET)
         statuses = [each.result()[0] for each in waiting]
 
     assert set(statuses) == {200, 429}
