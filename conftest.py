@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import multiprocessing
 import os
 import time
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 from _pytest import runner
+from _pytest.logging import catching_logs
 from django.conf import settings
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
@@ -27,6 +29,11 @@ gc.disable()  # until the tests are collected, because nothing that is loaded un
 
 SETTINGS = "orchestrator.settings.test"
 MONTHLY_JOB = "pipelines.monthly_job"  # the uid of its receiver
+#: Fixtures of pytest-django for marks, templates and classes that no test here uses. They took a fifth of the time of an empty test.
+NEEDLESS = {
+    "_django_clear_site_cache", "_django_db_marker", "_django_isolate_apps", "_django_setup_unittest",
+    "_fail_for_invalid_template_variable", "_live_server_helper", "_template_string_if_invalid_marker",
+}  # fmt: skip
 
 if settings.configured and os.environ.get("DJANGO_SETTINGS_MODULE") != SETTINGS:
     raise pytest.UsageError(
@@ -66,10 +73,10 @@ from tenants import (  # noqa: E402
 from tenants.api import auditing, throttling  # noqa: E402
 from tenants.context import OWNER, tenant_scope  # noqa: E402
 from tenants.events import announcements, connection_limits  # noqa: E402
-from tenants.models import Membership, Tenant  # noqa: E402
+from tenants.models import ApiToken, Membership, Tenant  # noqa: E402
 from tenants.postgresql import base as postgresql  # noqa: E402
 from tenants.signals import tenant_changed  # noqa: E402
-from tests import cleaning, pages, quick_python  # noqa: E402
+from tests import cleaning, pages, quick_python, quick_rows  # noqa: E402
 
 # They give up on Redis sooner than a machine that is busy with tests may need to answer, and then go another way.
 for impatient in (
@@ -90,6 +97,21 @@ def _store_context_of_page(store: dict[str, Any], context: Any, **signal: Any) -
 test_client.store_rendered_templates = _store_context_of_page  # type: ignore[attr-defined]
 
 
+def _catch_at_the_root(catching: Any) -> logging.Handler:
+    root = logging.getLogger()
+    if catching.level is not None:
+        catching.handler.setLevel(catching.level)
+        catching.orig_level = root.level
+        root.setLevel(min(root.level, catching.level))
+    root.addHandler(catching.handler)
+    catching.attached_loggers.append(root)
+    return catching.handler  # type: ignore[no-any-return]
+
+
+# pytest looks at each of 270 loggers six times per test, for those that do not propagate. No test reads the records of such a logger.
+catching_logs.__enter__ = _catch_at_the_root  # type: ignore[method-assign]
+
+
 @pytest.hookimpl(trylast=True)  # after the tests were shuffled
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run long tests first, so that no process is left alone with one of them at the end, and tests that share a browser in succession.
@@ -102,6 +124,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
     first = ("ui", "acceptance", "long")
     items.sort(key=lambda item: [item.get_closest_marker(mark) is None for mark in first])
+    for item in items:
+        needless = NEEDLESS if item.get_closest_marker("urls") else {*NEEDLESS, "_django_set_urlconf"}
+        names = item.fixturenames  # type: ignore[attr-defined]
+        names[:] = [name for name in names if name not in needless]
 
 
 def _needs_servers(item: pytest.Item) -> bool:
@@ -218,15 +244,6 @@ def django_db_setup(
         teardown_databases(databases, verbosity=0)
 
 
-@pytest.fixture(scope="session")
-def _nothing() -> None:
-    """Replaces fixtures of pytest-django for marks, templates and classes that no test here uses."""
-
-
-_django_db_marker = _django_setup_unittest = _django_isolate_apps = _live_server_helper = _nothing
-_template_string_if_invalid_marker = _fail_for_invalid_template_variable = _django_clear_site_cache = _nothing
-
-
 @pytest.fixture(autouse=True)
 def known_time() -> None:
     """Set the clock without asking PostgreSQL, which is on this machine, so that statements can be counted."""
@@ -258,7 +275,7 @@ def make_tenant(request: pytest.FixtureRequest, database: None) -> Callable[...,
     on_change = nullcontext if "monthly_jobs" in request.fixturenames else _without_monthly_job
 
     def create(slug: str = "", **fields: Any) -> Tenant:
-        with on_change():
+        with on_change(), quick_rows.of(Tenant):
             tenant = registration.register(slug or f"tenant-{next(numbers)}", fields.pop("name", ""))
         if fields:
             with tenant_scope(tenant.pk):
@@ -309,7 +326,8 @@ def api(request: pytest.FixtureRequest, database: None) -> Callable[..., APIClie
         owner = tenant or request.getfixturevalue("tenant")
         if person := token.pop("person", ""):
             token["user_id"] = member(owner, person, role)
-        _, secret = tokens.create(owner, role, token.pop("name", f"{role} of {owner.slug}"), **token)
+        with quick_rows.of(ApiToken):
+            _, secret = tokens.create(owner, role, token.pop("name", f"{role} of {owner.slug}"), **token)
         client = APIClient()
         client.credentials(HTTP_AUTHORIZATION=f"Bearer {secret}")
         return client

@@ -24,7 +24,7 @@ from django.db import connections
 
 from activities import dispatch, leases, relay, tasks
 from activities.admission import Exchange, keys, limits, rebuilding
-from activities.models import Activity, ActivityRun
+from activities.models import Activity, ActivityRun, WorkerProcess
 from activities.submission import NewActivity, submit
 from agents import configuration
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
@@ -34,6 +34,8 @@ from tenants import tracing
 from tenants.context import SYSTEM, tenant_scope
 from tenants.models import Tenant
 from tenants.redis import client
+from tenants.sql import Statement
+from tests import quick_rows
 
 
 def in_another_thread(action: Callable[[], Any]) -> Any:
@@ -119,17 +121,25 @@ def agent(request: AgentRequest) -> AgentResult:
 
 
 #: Whether work or rates exist, whether tenants have limits that their settings of roles do not contain, the tenants with such settings,
-#: the settings, and a digest of the registry.
-_STATE = """
-    SELECT EXISTS (SELECT FROM activities_activity) OR EXISTS (SELECT FROM agents_agentconfig WHERE rate <> '{}'),
+#: their settings, a digest of the registry, and the workers.
+_STATE = Statement(
+    "state_of_limits",
+    """
+    SELECT EXISTS (SELECT FROM activities_activity) OR EXISTS (SELECT FROM agents_agentconfig WHERE rate <> '{}') AS is_used,
         EXISTS (SELECT FROM tenants_pause) OR EXISTS (
             SELECT FROM tenants_tenant WHERE NOT is_active OR paused OR plan_id IS NOT NULL OR weight <> 1
             OR max_concurrency IS NOT NULL OR max_concurrency_per_group IS NOT NULL
-        ),
-        ARRAY(SELECT DISTINCT tenant_id::text FROM agents_agentconfig),
-        (SELECT string_agg((to_jsonb(c) - '{id,tenant_id}'::text[])::text, '|' ORDER BY c.role) FROM agents_agentconfig c),
-        (SELECT md5(string_agg(a::text, '|' ORDER BY a.role)) FROM agents_agent a)
-"""
+        ) AS has_other_limits,
+        ARRAY(SELECT DISTINCT tenant_id::text FROM agents_agentconfig ORDER BY 1) AS tenants,
+        (
+            SELECT string_agg(c.tenant || (c.row - '{id,tenant_id}'::text[])::text, '|' ORDER BY c.tenant, c.role)
+            FROM (SELECT dense_rank() OVER (ORDER BY tenant_id) AS tenant, role, to_jsonb(a) AS row FROM agents_agentconfig a) c
+        ) AS settings,
+        (SELECT md5(string_agg(a::text, '|' ORDER BY a.role)) FROM agents_agent a) AS registry,
+        (SELECT jsonb_agg(ARRAY[to_jsonb(roles), to_jsonb(concurrency), closed] ORDER BY id) FROM activities_workerprocess
+            WHERE ended_at IS NULL) AS workers
+    """,
+)
 _known_limits: dict[tuple[str, ...], bytes] = {}
 _compute_limits = limits._limits
 
@@ -140,23 +150,28 @@ def _limits_of_known_states() -> Iterator[bool]:
 
     Computing them took a fifth of the time of a test with the engine.
     """
-    with connections[SYSTEM].cursor() as cursor:
-        cursor.execute(_STATE)
-        is_used, has_other_limits, tenants, *state = cursor.fetchone()
-    if has_other_limits or len(tenants) > 1:
-        yield is_used
+    (state,) = _STATE.run({}, using=SYSTEM)
+    if state.has_other_limits:
+        yield state.is_used
         return
-    tenant = "".join(tenants).encode() or b"nobody"
+    tenants = [tenant.encode() for tenant in state.tenants]
+    workers = [(roles, concurrency, closed) for roles, concurrency, closed in state.workers or ()]
 
     def recall(workers: Any) -> Any:
         defaults = (settings.ORCHESTRATOR_MAX_CONCURRENCY, settings.ORCHESTRATOR_STARTS_PER_MINUTE)
-        key = (*map(str, state), repr(workers), repr(defaults))
+        key = (str(state.settings), str(state.registry), repr(workers), repr(defaults))
         if key not in _known_limits:
-            _known_limits[key] = orjson.dumps(_compute_limits(workers)).replace(tenant, b"nobody")
-        return orjson.loads(_known_limits[key].replace(b"nobody", tenant))
+            found = orjson.dumps(_compute_limits(workers))
+            for number, tenant in enumerate(tenants):
+                found = found.replace(tenant, b"tenant %d" % number)
+            _known_limits[key] = found
+        known = _known_limits[key]
+        for number, tenant in enumerate(tenants):
+            known = known.replace(b"tenant %d" % number, tenant)
+        return orjson.loads(known)
 
-    with mock.patch.object(limits, "_limits", recall):
-        yield is_used
+    with mock.patch.multiple(limits, _limits=recall, _present_workers=lambda: workers):
+        yield state.is_used
 
 
 def _open_admission() -> None:
@@ -167,7 +182,10 @@ def _open_admission() -> None:
             "_restore_runs": lambda _: 0,
             "_restore_waiting": lambda _: 0,
         }
-        with nullcontext() if is_used else mock.patch.multiple(rebuilding, **no_work):
+        with (
+            nullcontext() if is_used else mock.patch.multiple(rebuilding, **no_work),
+            mock.patch.object(rebuilding.logger, "disabled", True),
+        ):
             rebuilding.rebuild()
 
 
@@ -182,7 +200,10 @@ class Engine:
         self.patience = 20.0
         configuration.forget()
         dispatch.QUICK_WORK._forget_threads()  # and the grants that an earlier test has left to them
-        self.lease = leases.begin(roles=roles, concurrency=seats, watched=False)
+        if leases._lease and leases._lease.ended.is_set():
+            leases._lease = None  # that of an earlier test, which is not ended again
+        with quick_rows.of(WorkerProcess):
+            self.lease = leases.begin(roles=roles, concurrency=seats, watched=False)
         _open_admission()
 
     def replace_worker(self) -> None:
@@ -217,10 +238,8 @@ class Engine:
         """Let the scripted agent do these roles for the tenant."""
         values = {"adapter": "inline", "endpoint": "tests.engine:agent", **fields}
         with tenant_scope(tenant.pk):
-            AgentConfig.objects.bulk_create(
-                [AgentConfig(tenant=tenant, agent_id=role, **values) for role in roles or self.roles],
-                update_conflicts=True, unique_fields=("tenant", "agent"), update_fields=list(values),
-            )  # fmt: skip
+            configs = [AgentConfig(tenant=tenant, agent_id=role, **values) for role in roles or self.roles]
+            quick_rows.insert(configs, replace=list(values))
         configuration.forget()
         with _limits_of_known_states():
             limits.refresh()
