@@ -59,6 +59,7 @@ from rest_framework.test import APIClient  # noqa: E402
 
 from activities import outputs, run_logs, selectors  # noqa: E402
 from activities.execution import agent_tools  # noqa: E402
+from activities.maintenance import invariants  # noqa: E402
 from agents import adapters  # noqa: E402
 from console import health, overview  # noqa: E402
 from orchestrator.celery import app as celery  # noqa: E402
@@ -86,6 +87,8 @@ for impatient in (
 outputs.READ_SECONDS = run_logs.WRITE_SECONDS = health.REDIS_PATIENCE_SECONDS = 20.0
 health.check_all.__kwdefaults__["patience_seconds"] = 20.0
 postgresql.PATIENCE_SECONDS = 20  # likewise of PostgreSQL, which then counts as silent
+# Planning for the actual parameters takes longer than checking the few rows of a test.
+invariants._FOR_THE_CHECK = invariants._FOR_THE_CHECK.replace("force_custom_plan", "force_generic_plan")
 
 
 def _store_context_of_page(store: dict[str, Any], context: Any, **signal: Any) -> None:

@@ -300,8 +300,8 @@ def test_at_a_change_of_clocks_a_missing_time_fires_at_the_change_and_a_repeated
     )
 
     for since in (march, october):
-        for quarter in range(4 * 30):
-            firing.fire_due(since + quarter * timedelta(minutes=15))
+        for half_hour in range(2 * 30):
+            firing.fire_due(since + half_hour * timedelta(minutes=30))
 
     assert fired_times(spring) == [datetime(2026, 3, 8, 7, 0, tzinfo=UTC)]
     assert fired_times(skipping) == []
