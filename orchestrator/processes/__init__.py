@@ -5,25 +5,13 @@ with `python -m orchestrator.processes NAME`. Nothing here imports Django.
 """
 
 from orchestrator.processes.specs import ProcessSpec, standard_processes, system_worker
-from orchestrator.processes.supervisor import (
-    AlreadySupervised,
-    EndedProcess,
-    NotReady,
-    ProcessEnded,
-    Supervisor,
-    SupervisorError,
-    UnknownProcess,
-)
+from orchestrator.processes.supervisor import EndedProcess, Supervisor, SupervisorError
 
 __all__ = [
-    "AlreadySupervised",
     "EndedProcess",
-    "NotReady",
-    "ProcessEnded",
     "ProcessSpec",
     "Supervisor",
     "SupervisorError",
-    "UnknownProcess",
     "standard_processes",
     "system_worker",
 ]

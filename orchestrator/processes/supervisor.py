@@ -39,8 +39,12 @@ class EndedProcess:
     output: str
     log: Path
 
-    def as_error(self) -> ProcessEnded:
-        return ProcessEnded(self.name, self.exit_code, self.output, self.log)
+    def as_error(self) -> SupervisorError:
+        number = self.exit_code
+        how = f"was killed by signal {-number}" if number < 0 else f"ended with exit code {number}"
+        return SupervisorError(
+            f"{self.name} {how}. The end of {self.log}:\n{self.output or '(nothing was written)'}"
+        )
 
 
 class Supervisor:
@@ -66,22 +70,27 @@ class Supervisor:
         self.stop_all()
 
     def take_over(self) -> None:
-        """Lock the home, and end the processes of a killed supervisor. Raises `AlreadySupervised`. Idempotent."""
+        """Lock the home, and end the processes of a killed supervisor. Raises `SupervisorError` if another one has this home."""
         if self._holds_lock:
             return
         try:
             self._lock.enter_context(self.home.lock("supervisor.lock", seconds=0))
         except HomeBusy as busy:
-            raise AlreadySupervised(self.home.path) from busy
+            raise SupervisorError(
+                f"The processes of {self.home.path} already run under another supervisor. End that one (Ctrl-C), or choose "
+                "another folder with ORCHESTRATOR_HOME."
+            ) from busy
         self._holds_lock = True
         for leader in self._read_identities():
             end_group(leader, LEFTOVER_SECONDS)
 
     def start(self, spec: ProcessSpec) -> None:
-        """Launch the process and return at once. Raises `AlreadySupervised` if another supervisor has this home."""
+        """Launch the process and return at once. Raises `SupervisorError` if it runs, or another supervisor has this home."""
         self.take_over()
         if (child := self._children.get(spec.name)) and child.runs:
-            raise AlreadyRunning(spec.name, child.process.pid)
+            raise SupervisorError(
+                f"The process {spec.name!r} is already running with pid {child.process.pid}. Stop it first, or use restart."
+            )
         self._children.pop(spec.name, None)  # so that the order of stopping follows the latest starts
         self._children[spec.name] = Child.launch(
             spec, log=self.home.log(spec.name), environment=self.environment
@@ -124,15 +133,17 @@ class Supervisor:
         ]
 
     def check(self) -> None:
-        """Raise `ProcessEnded` for the first process that ended without being stopped."""
+        """Raise `SupervisorError` for the first process that ended without being stopped."""
         for ended in self.list_ended():
             raise ended.as_error()
 
     def wait_until_ready(self, url: str, seconds: float = 60.0) -> None:
-        """Return when the URL answers 200. Raises `NotReady` after `seconds`, or `ProcessEnded` as soon as a process ends."""
+        """Return when the URL answers 200. Raises `SupervisorError` after `seconds`, or as soon as a process ends."""
         last_answer = wait_for_ok(url, seconds, before_each=self.check)
         if last_answer is not None:
-            raise NotReady(url, seconds, last_answer, self.home.logs)
+            raise SupervisorError(
+                f"{url} did not answer 200 within {seconds:.0f} s; last answer: {last_answer}. See the logs in {self.home.logs}."
+            )
 
     def stop_all(self) -> None:
         """Stop everything, last started first, and release the home. Idempotent."""
@@ -145,7 +156,8 @@ class Supervisor:
 
     def _child(self, name: str) -> Child:
         if name not in self._children:
-            raise UnknownProcess(name, list(self._children))
+            known = ", ".join(self._children) or "none, nothing was started"
+            raise SupervisorError(f"There is no process {name!r}. Choose among: {known}.")
         return self._children[name]
 
     def _save_identities(self) -> None:
@@ -281,16 +293,22 @@ HIGHEST = 65_535
 
 
 def require_free(ports: Mapping[str, int]) -> None:
-    """Raise `PortsTaken` or `SamePorts`, which suggest free ports nearby, unless all ports are free and different.
+    """Raise `SupervisorError`, which suggests free ports nearby, unless all ports are free and different.
 
     `ports` is by environment variable.
     """
     taken = {variable: port for variable, port in ports.items() if not is_free(port)}
     if taken:
-        raise PortsTaken(taken, {variable: _free_port_near(port) for variable, port in taken.items()})
+        ports_taken = ("port " if len(taken) == 1 else "ports ") + " and ".join(map(str, taken.values()))
+        others = " ".join(f"{variable}={_free_port_near(port)}" for variable, port in taken.items())
+        raise SupervisorError(
+            f"Another program listens on {ports_taken} of this machine. Choose another port: {others} make up"
+        )
     for (first, port), (second, other) in combinations(ports.items(), 2):
         if port == other:
-            raise SamePorts(first, second, port, _free_port_near(port))
+            raise SupervisorError(
+                f"{first} and {second} are both {port}. Choose another port: {second}={_free_port_near(port)} make up"
+            )
 
 
 def _free_port_near(port: int) -> int:
@@ -299,70 +317,3 @@ def _free_port_near(port: int) -> int:
 
 class SupervisorError(Exception):
     """A process could not be supervised."""
-
-
-class AlreadySupervised(SupervisorError):
-    """Another process supervises this home."""
-
-    def __init__(self, home: Path) -> None:
-        super().__init__(
-            f"The processes of {home} already run under another supervisor. End that one (Ctrl-C), or choose "
-            "another folder with ORCHESTRATOR_HOME."
-        )
-
-
-class UnknownProcess(SupervisorError):
-    """This supervisor has not started a process with this name."""
-
-    def __init__(self, name: str, known: list[str]) -> None:
-        super().__init__(
-            f"There is no process {name!r}. Choose among: {', '.join(known) or 'none, nothing was started'}."
-        )
-
-
-class AlreadyRunning(SupervisorError):
-    """A process with this name is still running."""
-
-    def __init__(self, name: str, pid: int) -> None:
-        super().__init__(
-            f"The process {name!r} is already running with pid {pid}. Stop it first, or use restart."
-        )
-
-
-class ProcessEnded(SupervisorError):
-    """A process ended without being stopped."""
-
-    def __init__(self, name: str, exit_code: int, output: str, log: Path) -> None:
-        how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
-        super().__init__(f"{name} {how}. The end of {log}:\n{output or '(nothing was written)'}")
-
-
-class NotReady(SupervisorError):
-    """A URL did not answer 200 in time."""
-
-    def __init__(self, url: str, seconds: float, last_answer: str, logs: Path) -> None:
-        super().__init__(
-            f"{url} did not answer 200 within {seconds:.0f} s; last answer: {last_answer}. See the logs in {logs}."
-        )
-
-
-class PortsTaken(SupervisorError):
-    """Another program listens on the port of one of our processes."""
-
-    def __init__(self, taken: Mapping[str, int], others: Mapping[str, int]) -> None:
-        ports = ("port " if len(taken) == 1 else "ports ") + " and ".join(
-            str(port) for port in taken.values()
-        )
-        settings = " ".join(f"{variable}={port}" for variable, port in others.items())
-        super().__init__(
-            f"Another program listens on {ports} of this machine. Choose another port: {settings} make up"
-        )
-
-
-class SamePorts(SupervisorError):
-    """Two of our processes would listen on the same port."""
-
-    def __init__(self, first: str, second: str, port: int, other: int) -> None:
-        super().__init__(
-            f"{first} and {second} are both {port}. Choose another port: {second}={other} make up"
-        )

@@ -14,16 +14,7 @@ from gunicorn.config import Config
 
 from orchestrator.embedded import ServiceHome
 from orchestrator.embedded.identity import wait_until
-from orchestrator.processes import (
-    AlreadySupervised,
-    NotReady,
-    ProcessEnded,
-    ProcessSpec,
-    Supervisor,
-    UnknownProcess,
-    standard_processes,
-)
-from orchestrator.processes.supervisor import AlreadyRunning
+from orchestrator.processes import ProcessSpec, Supervisor, SupervisorError, standard_processes
 from tests.network import free_port
 
 SLEEP = "import time; print('up'); time.sleep(60)"
@@ -100,7 +91,7 @@ def test_a_process_that_ended_is_reported_with_its_output(supervisor: Supervisor
     (ended,) = supervisor.list_ended()
 
     assert (ended.name, ended.exit_code) == ("web", 3)
-    with pytest.raises(ProcessEnded, match=r"web ended with exit code 3.*\n.*no such table: tenants"):
+    with pytest.raises(SupervisorError, match=r"web ended with exit code 3.*\n.*no such table: tenants"):
         supervisor.check()
 
 
@@ -145,14 +136,14 @@ def test_waiting_ends_when_the_address_answers_with_success(supervisor: Supervis
 
     supervisor.wait_until_ready(f"http://127.0.0.1:{port}/", seconds=20)
 
-    with pytest.raises(NotReady, match="last answer: 404"):
+    with pytest.raises(SupervisorError, match="last answer: 404"):
         supervisor.wait_until_ready(f"http://127.0.0.1:{port}/missing", seconds=0.2)
 
 
 def test_waiting_gives_up_at_once_when_a_process_ended(supervisor: Supervisor) -> None:
     supervisor.start(python("web", FAILING))
 
-    with pytest.raises(ProcessEnded, match="exit code 3"):
+    with pytest.raises(SupervisorError, match="exit code 3"):
         supervisor.wait_until_ready(f"http://127.0.0.1:{free_port()}/", seconds=30)
 
 
@@ -161,7 +152,7 @@ def test_a_second_supervisor_of_the_same_home_is_refused(supervisor: Supervisor)
 
     with (
         Supervisor(supervisor.home) as second,
-        pytest.raises(AlreadySupervised, match="already run under another"),
+        pytest.raises(SupervisorError, match="already run under another"),
     ):
         second.start(python("beat", SLEEP))
 
@@ -191,9 +182,9 @@ def test_processes_of_a_killed_supervisor_are_ended_by_the_next(home: ServiceHom
 def test_an_unknown_process_and_a_second_start_are_refused_with_the_reason(supervisor: Supervisor) -> None:
     start(supervisor, python("web", SLEEP))
 
-    with pytest.raises(UnknownProcess, match=r"no process 'wbe'\. Choose among: web"):
+    with pytest.raises(SupervisorError, match=r"no process 'wbe'\. Choose among: web"):
         supervisor.stop("wbe")
-    with pytest.raises(AlreadyRunning, match="is already running with pid"):
+    with pytest.raises(SupervisorError, match="is already running with pid"):
         supervisor.start(python("web", SLEEP))
 
 
