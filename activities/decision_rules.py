@@ -70,7 +70,6 @@ class DecisionRules:
 
     @property
     def is_voted_on(self) -> bool:
-        """Whether more than one vote is needed."""
         return self.quorum > 1 or (self.voters or 1) > 1
 
     @property

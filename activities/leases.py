@@ -45,8 +45,6 @@ EXIT_STATUS = 70  # of a process that its watchdog ends: "internal software erro
 
 @dataclass(slots=True)
 class Lease:
-    """The lease of this process."""
-
     roles: list[str]
     concurrency: int
     # Whether the watchdog may end the process; False in tests, which share the process of pytest.

@@ -102,7 +102,6 @@ def park(run: RunToken, parked: Parked, row: Any) -> None:
 
 
 def token_of(item: BatchItem) -> RunToken:
-    """Return the token of an item's run."""
     return RunToken(item.tenant_id, item.activity_id, item.run_id, item.fence, item.briefing)
 
 

@@ -77,8 +77,6 @@ class AppendResult:
 
 @dataclass(frozen=True, slots=True)
 class NumberedLine:
-    """One line of a log with its number."""
-
     number: int
     kind: str
     text: str
@@ -363,7 +361,6 @@ class Writer:
 
 
 def here() -> Writer:
-    """Return the writer of this process."""
     return _writer_of(os.getpid())
 
 

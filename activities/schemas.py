@@ -212,7 +212,6 @@ ABOUT_PEOPLE = (
 
 
 def rules_of(attrs: Mapping[str, Any], *, asked_by: str = "") -> DecisionRules:
-    """Return the decision rules in a validated body."""
     return DecisionRules.asked(
         asked_by=asked_by,
         due_seconds=attrs.get("due_seconds"),

@@ -290,8 +290,6 @@ def _deadlines(tenant_id: UUID, activity_id: UUID) -> Iterator[Moment]:
 
 @dataclass(slots=True)
 class Queue:
-    """The queue of one role of one tenant."""
-
     role: str
     waiting: dict[str, int] = field(default_factory=lambda: dict.fromkeys(BAND_NAMES, 0))
     granted: int = 0

@@ -147,7 +147,6 @@ def target_of(verb: str) -> str:
 
 
 def verbs_from(status: str) -> list[str]:
-    """Return the verbs that are possible in this status."""
     return [verb for verb, step in TRANSITIONS.items() if status in step.sources]
 
 

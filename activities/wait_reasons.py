@@ -549,8 +549,6 @@ class HeldPart:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """All work that one cause holds."""
-
     cause: str
     holder: str
     parts: Sequence[HeldPart]

@@ -69,8 +69,6 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Limits of the HTTP client of one process."""
-
     max_concurrent: int = 50  # concurrent calls
     max_sockets: int = 100  # connections, idle ones included
     keep_alive: bool = True  # whether connections are kept for the next call

@@ -47,7 +47,6 @@ def of_row_in_production() -> QuerySet[AgentVersionDeployment]:
 
 
 def history(role: str) -> list[AgentVersionDeployment]:
-    """Return all deployments of an agent, newest first."""
     return list(AgentVersionDeployment.objects.filter(agent_id=role).order_by("-deployed_at", "-id"))
 
 

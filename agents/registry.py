@@ -133,5 +133,4 @@ def warn_of_broken_references() -> None:
 
 
 def references_in_words(references: Sequence[Reference]) -> str:
-    """Return the references as text for a message."""
     return name_some(references, NAMED)

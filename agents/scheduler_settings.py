@@ -242,7 +242,6 @@ def key_at(path: str) -> Key:
 
 
 def put(tree: Tree, parts: list[str], value: Any) -> None:
-    """Set the value at a path."""
     *above, last = parts
     for part in above:
         tree = tree.setdefault(part, {})
@@ -403,7 +402,6 @@ class SchedulerSettings:
 
     @property
     def http(self) -> HttpLimits:
-        """The limits of the HTTP client of a process."""
         return HttpLimits(self.max_concurrent_requests, self.max_sockets, self.keep_alive)
 
 
@@ -411,7 +409,6 @@ _cached: tuple[float, SchedulerSettings] | None = None
 
 
 def current() -> SchedulerSettings:
-    """Return the settings in force."""
     global _cached
     now = time.monotonic()
     if _cached is None or now - _cached[0] > CACHE_SECONDS:

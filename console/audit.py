@@ -105,8 +105,6 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry with its changes."""
-
     row: AuditEntry
     changes: Sequence[Change]
     detail: str

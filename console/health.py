@@ -54,8 +54,6 @@ class Answer:
 
 @dataclass(slots=True)
 class _Execution:
-    """A running execution of a probe."""
-
     started: float = field(default_factory=time.monotonic)
     ended: threading.Event = field(default_factory=threading.Event)
     answer: Answer = field(default_factory=Answer)

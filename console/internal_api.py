@@ -178,7 +178,6 @@ class ApiForm(forms.Form):
         return cleaned
 
     def body(self) -> dict[str, Any]:
-        """Return the body of the request."""
         return {name: value for name, value in self.cleaned_data.items() if value not in (None, "")}
 
     def send(self, visit: PageContext, method: str, path: str, **options: Any) -> Reply | None:

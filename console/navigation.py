@@ -13,8 +13,6 @@ from django.utils.http import urlencode
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of the menu."""
-
     name: str  # of its URL, and the `here` of its views
     words: str
     key: str  # the keyboard shortcut after a `g`
@@ -23,7 +21,6 @@ class Page:
 
     @property
     def address(self) -> str:
-        """The address without a tenant."""
         return reverse(f"console:{self.name}")
 
 

@@ -99,8 +99,6 @@ def tenants(request: HttpRequest) -> HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """One role in the table."""
-
     standing: RoleStats
     oldest: str
     state: str
@@ -154,7 +152,6 @@ class Overview:
 
     @property
     def longest_wait(self) -> str:
-        """The longest wait for a worker."""
         waiting = [row.standing.oldest_seconds for row in self.queues if row.standing.depth]
         return in_words(max(waiting)) if waiting else ""
 
@@ -177,7 +174,6 @@ class Overview:
 
     @property
     def longest_asked(self) -> str:
-        """The longest wait for a person."""
         waiting = [row.oldest_seconds for row in self.people if row.items]
         return in_words(max(waiting)) if waiting else ""
 
@@ -390,8 +386,6 @@ def fill(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class TenantRow:
-    """One tenant."""
-
     tenant: Tenant
     asked: int
     oldest: str
@@ -409,7 +403,6 @@ class TenantRow:
 
     @property
     def state(self) -> str:
-        """The state of the tenant as a label."""
         if self.tenant.paused:
             return "paused"
         return "failures" if self.failed else "needs attention" if self.needs else "all is well"

@@ -397,7 +397,6 @@ def _with_pauses(tenant_id: UUID) -> Any:
 def draw_version(
     version_id: UUID, states: Mapping[str, StepPicture] | None = None, **options: Any
 ) -> SafeString:
-    """Draw a version, or with the states of its steps, a run."""
     try:
         definition = versions.compile_version(version_id).definition
     except DefinitionError:

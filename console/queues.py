@@ -242,7 +242,6 @@ class QueueSettings:
         return "role" if self.is_paused(role) else ""
 
     def is_paused(self, role: str) -> bool:
-        """Return whether the tenant has paused the role individually."""
         config = self.own.get(role)
         return config is not None and config.paused
 

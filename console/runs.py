@@ -206,8 +206,6 @@ MOST_ENTRIES = 200  # of the history
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the run."""
-
     row: StepRow
     running: int  # branches of a fan-out
     cost: Decimal
@@ -248,8 +246,6 @@ def _item_name(branch: BranchRow) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run, in the list and on its page."""
-
     run: PipelineRun
 
     @property
@@ -273,8 +269,6 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class Detail(RunView):
-    """The run as its page displays it."""
-
     steps: Sequence[Step]
     picture: SafeString
     replays: Sequence[PipelineRun]
@@ -369,7 +363,6 @@ def find_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
 
 
 def _running_branches(tenant_id: UUID, run: PipelineRun) -> dict[str, int]:
-    """Count the running branches by step."""
     branches = StepRun.objects.for_tenant(tenant_id).filter(run_id=run.pk, branch__gt=0)
     busy = Activity.objects.for_tenant(tenant_id).filter(
         pk__in=branches.values("activity_id"), status__in=RUNNING
@@ -416,8 +409,6 @@ TONES = ("good", "live", "ask", "bad", "idle", "off")
 
 @dataclass(frozen=True, slots=True)
 class Row(RunView):
-    """One run of the list."""
-
     steps: Sequence[StepRow]
     cost: Decimal = Decimal(0)
     waits_for: Sequence[str] = ()  # human roles, then the roles of agents that run or are queued

@@ -355,7 +355,6 @@ def _keep_proven(factor: SecondFactor, secret: bytes, left: tuple[str, ...]) -> 
 
 
 def renew_recovery_codes(person: Any) -> tuple[str, ...]:
-    """Replace the recovery codes and return the new ones."""
     with transaction.atomic():
         factor = SecondFactor.objects.select_for_update(of=("self",)).get(pk=person.pk)
         fresh = _recovery_codes()

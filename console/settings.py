@@ -305,15 +305,11 @@ def tabs(here: str) -> list[tuple[str, str, str, bool]]:
 
 
 class RoleForm(forms.Form):
-    """The role and human roles of a member."""
-
     role = forms.ChoiceField(choices=[(role.value, role.label) for role in Role])
     human_roles = NamesField(required=False, max_length=500)
 
 
 class NewMemberForm(RoleForm):
-    """A new member."""
-
     username = forms.CharField(label="User name", max_length=150)
     field_order = ("username", "role", "human_roles")
 
@@ -387,8 +383,6 @@ def _read_role(request: HttpRequest, member: str) -> tuple[Role, list[str]]:
 
 
 class TokenForm(forms.Form):
-    """The form of a new token."""
-
     name = forms.CharField(max_length=100, help_text="A name to recognize it.")
     role = forms.ChoiceField(choices=Role.choices, initial=Role.OPERATOR)
     days = forms.IntegerField(

@@ -96,7 +96,6 @@ class Usage:
 
 
 def usage(tenant_id: UUID, usage_filter: UsageFilter) -> Usage:
-    """Return the tenant's usage for a filter."""
     with tenant_scope(tenant_id):
         rows = _apply_filter(
             money.ledger_entries(tenant_id, first=usage_filter.first, last=usage_filter.last), usage_filter
@@ -224,7 +223,6 @@ class UsageFilter:
 
     @property
     def as_query(self) -> str:
-        """The query string of this filter."""
         parameters = {
             "from": str(self.first),
             "to": str(self.last),

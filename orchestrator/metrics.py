@@ -52,8 +52,6 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 
 class Figures(Collector):
-    """One scrape."""
-
     def __init__(self, answers: Mapping[str, Answer]) -> None:
         self.answers = answers
 
@@ -177,7 +175,6 @@ def family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
 
 
 def single(name: str, value: float) -> Metric:
-    """Return a metric without labels."""
     return family(name, [((), value)])
 
 

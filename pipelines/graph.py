@@ -31,8 +31,6 @@ from typing import Protocol, Self
 
 
 class StepState(StrEnum):
-    """The state of one step of a run."""
-
     PENDING = "pending"  # It waits for the steps it depends on. It starts, or is skipped.
     ACTIVE = "active"  # Started, and queued, running or with a person. Settles in one of these ways:
     DONE = "done"
@@ -222,7 +220,6 @@ class Graph:
         return {step: position for position, step in enumerate(self.dependencies)}
 
     def in_order(self, steps: Iterable[str]) -> tuple[str, ...]:
-        """Return these steps in the order of the definition."""
         return tuple(sorted(steps, key=self._position.__getitem__))
 
 

@@ -42,8 +42,6 @@ class BranchRow:
 
 @dataclass(frozen=True, slots=True)
 class BranchCounts:
-    """The branches of a step, counted by state."""
-
     total: int
     done: int
     failed: int

@@ -32,8 +32,6 @@ MARKER_SECONDS = 3600  # how long a take may be open before its unused part can 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer of a bucket."""
-
     allowed: bool
     remaining: float  # units; negative after a take above the burst
     retry_after: float  # seconds until the same cost could be taken; 0.0 when allowed
@@ -73,7 +71,6 @@ class Bucket:
         return bool(was_open)
 
     def refill(self) -> None:
-        """Fill the bucket."""
         with answer_expected():
             connections.client(timeout_seconds=self.timeout_seconds).delete(keys.bucket(self.name))
 

@@ -62,8 +62,6 @@ WITHDRAW = Action(
 
 
 class ApprovalList(PageByTenant):
-    """A page of approvals with their questions."""
-
     def add_facts(self, tenant_id: UUID, rows: list[Approval]) -> None:
         for question in questions(tenant_id, rows):
             question.approval.question = question  # type: ignore[attr-defined]  # read by `_question_of`

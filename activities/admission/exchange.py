@@ -186,7 +186,6 @@ class Exchange:
         self.releases = [release for release in self.releases if release.activity_id != activity_id]
 
     def take(self) -> Exchange:
-        """Move all changes into a new Exchange."""
         taken = Exchange(
             self.releases, self.offers, self.withdrawals, self.holds, self.causes, self._withdrawn_before
         )

@@ -161,8 +161,6 @@ def _flag(answer: int) -> bool:
 
 
 class Slot(NamedTuple):
-    """A held slot."""
-
     activity_id: UUID
     grant: str
     started: bool

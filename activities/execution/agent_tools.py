@@ -97,7 +97,6 @@ def _digest(tool: str, key: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _plain(arguments: Mapping[str, Any]) -> Any:
-    """Return the arguments as JSON values."""
     return orjson.loads(orjson.dumps(dict(arguments), default=str))
 
 

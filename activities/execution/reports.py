@@ -148,8 +148,6 @@ def stop_reason(token: RunToken) -> str | None:
 
 
 class Receipt(StrEnum):
-    """The outcome of a report."""
-
     ACCEPTED = "accepted"
     REPEATED = "repeated"  # it was accepted before
     SUSPENDED = "put_aside"  # the agent has suspended its activity, so the report changes nothing

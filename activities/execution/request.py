@@ -169,7 +169,6 @@ def _read(tenant_id: UUID, references: Iterable[str]) -> dict[str, StoredOutput]
 
 
 def _output_of_step(reference: Any, stored: Mapping[str, StoredOutput]) -> dict[str, Any]:
-    """Return the output of a step, or the outputs of its branches."""
     if not isinstance(reference, list):
         return _show_output(str(reference), stored.get(str(reference)))
     branches = [stored.get(str(each)) for each in reference]

@@ -251,8 +251,6 @@ def open_gate(activity: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class VoteResult:
-    """The outcome of the votes."""
-
     decision: str
     notes: str
     chosen_option: str | None
@@ -317,7 +315,6 @@ class EditedOutput:
 
     @property
     def detail(self) -> dict[str, Any]:
-        """Detail for the history."""
         return {"edited": {"from": str(self.before), "to": str(self.after)}}
 
 

@@ -324,7 +324,6 @@ _OWNERS = sql.SQL("SELECT tenant_id FROM {table} WHERE {key} = ANY(%(ids)s)")
 
 
 def tenants_of(sample_ids: Sequence[str]) -> list[UUID]:
-    """Return the tenants that own rows with these ids."""
     ids = [UUID(match) for text in sample_ids for match in _ID.findall(text)]
     if not ids:
         return []

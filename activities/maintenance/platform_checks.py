@@ -144,7 +144,6 @@ def find_open_breakers() -> list[Finding]:
 
 
 def failing_providers() -> QuerySet[Condition]:
-    """Return the current conditions about failing providers."""
     return Condition.objects.filter(kind=AlertKind.BREAKER_OPEN)
 
 
@@ -199,7 +198,6 @@ CHECKS: Mapping[AlertKind, Callable[[], list[Finding]]] = {
 
 
 def _tenants_at_work() -> list[UUID]:
-    """Return the tenants that have unfinished work."""
     with system_scope():
         rows = Activity.objects.filter(in_status(*LIVE)).order_by()
         return list(rows.values_list("tenant_id", flat=True).distinct())

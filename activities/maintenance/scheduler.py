@@ -81,8 +81,6 @@ class JobProgress:
 
 @dataclass(slots=True)
 class Round:
-    """The jobs of one term."""
-
     term: Term
     progress: dict[str, JobProgress]
 

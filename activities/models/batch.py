@@ -12,8 +12,6 @@ from tenants.wording import describe_count
 
 
 class BatchState(models.TextChoices):
-    """The state of a batch."""
-
     BOUND = "bound", "Its items are chosen; it is to be sent."
     SENDING = "sending", "It was or is being sent; whether it arrived is not known yet."
     SENT = "sent", "The provider has it."

@@ -451,7 +451,6 @@ def platform_target(kind: str) -> Target | None:
 
 
 def addresses_of(target: Target) -> list[str]:
-    """Return the email addresses of a target."""
     return [address for part in target.address.split(",") if (address := part.strip())]
 
 

@@ -110,7 +110,6 @@ class _Messages(Dialect):
 def body_of(
     request: AgentRequest, options: ModelOptions, *, system: str, messages: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the body of a request."""
     body: dict[str, Any] = {
         "model": request.settings.model,
         "max_tokens": options.max_tokens,

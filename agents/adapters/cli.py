@@ -46,8 +46,6 @@ REPORT_SECONDS = 5.0  # between two reports of the run's resources
 
 
 class CliAdapter:
-    """Runs programs."""
-
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
         """Run the program once. Raises the matching `AgentError` if it fails."""
         chosen = options.read(request.settings.options)
@@ -83,8 +81,6 @@ def _user_of(request: AgentRequest, chosen: Options) -> Iterator[OwnUser | None]
 
 @dataclass(slots=True)
 class _Call:
-    """One call of the program."""
-
     request: AgentRequest
     chosen: Options
     link: RunLink

@@ -142,7 +142,6 @@ class Dialect(ABC):
         }
 
     def add_text(self, text: str) -> None:
-        """Add a message of the user."""
         self._messages.append({"role": "user", "content": text})
 
     @abstractmethod

@@ -25,8 +25,6 @@ _ANSWER_KEYS = frozenset({"output", "usage", "session_id"})
 
 
 class InlineAdapter:
-    """Calls functions."""
-
     def run(self, request: AgentRequest, *, link: RunLink) -> AgentResult:
         """Call the function with the request, and with the link if it has a parameter `link`. Any of the short result forms is accepted."""
         function = _resolve(request.settings.endpoint or "", tuple(settings.ORCHESTRATOR_INLINE_CALLABLES))

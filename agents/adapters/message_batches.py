@@ -57,8 +57,6 @@ _UNANSWERED = {
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch as its provider reports it."""
-
     id: str
     status: str  # in_progress, canceling or ended
     requests: int

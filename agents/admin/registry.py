@@ -41,8 +41,6 @@ PROMOTE = Action(
 
 
 class DeploymentForm(forms.ModelForm):
-    """A version to deploy."""
-
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
         agent, endpoint = values.get("agent"), values.get("endpoint")
@@ -63,8 +61,6 @@ class DeploymentForm(forms.ModelForm):
 
 
 class _DeploymentColumns:
-    """The columns of deployments in lists."""
-
     @display(description="Environment")
     def where(self, deployment: AgentVersionDeployment) -> SafeString:
         if deployment.replaced_at is not None:

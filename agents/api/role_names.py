@@ -18,7 +18,5 @@ class RoleName(Text):
 
 
 class RoleFilter(django_filters.CharFilter):
-    """A filter by the name of a role."""
-
     def filter(self, rows: Any, value: str) -> Any:
         return super().filter(rows, role_named(value) if value else value)

@@ -101,7 +101,6 @@ def invalid(option: str, message: str) -> ConfigurationError:
 
 
 def placeholders_in(text: str) -> list[str]:
-    """Return the names of the placeholders in an argument."""
     return _PLACEHOLDER.findall(text)
 
 

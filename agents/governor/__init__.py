@@ -91,8 +91,6 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class ProviderStatus:
-    """The current state of a provider."""
-
     under_way: int
     slots: int
     used: Mapping[str, int]
@@ -198,7 +196,6 @@ class Governor:
 
 
 def _cost(input_tokens: int, output_tokens: int) -> Sequence[int]:
-    """Return the cost by dimension."""
     return (1, input_tokens, output_tokens, input_tokens + output_tokens)
 
 

@@ -246,7 +246,6 @@ def current() -> Budget:
 
 
 def timed_out(seconds: float) -> RetryableAgentError:
-    """Return the error of a call that timed out."""
     return RetryableAgentError(f"There was no complete answer within {seconds:g} s.", code="agent_timeout")
 
 

@@ -83,8 +83,6 @@ class DelegatingTransport(httpx2.BaseTransport):
 
 
 class GuardedBackend(httpcore2.NetworkBackend):
-    """Opens connections, for `httpcore2`."""
-
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
 
@@ -136,7 +134,6 @@ class GuardedStream(httpcore2.NetworkStream):
         self._connection = connection
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """Wait for some bytes."""
         call = budget.current()
         while True:
             self._connection.settimeout(call.wait())

@@ -68,7 +68,6 @@ def many(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 @page("activities")
 def job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResponse:
-    """The progress of a bulk job."""
     state = progress(visit.tenant_id, job_id)
     return visit.render("console/activities/job.html", {"progress": state, "job": state.job})
 

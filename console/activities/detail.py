@@ -109,8 +109,6 @@ def both_texts(request: HttpRequest, visit: PageContext, activity_id: UUID) -> H
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the history."""
-
     at: datetime
     words: str
     more: str

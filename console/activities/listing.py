@@ -67,8 +67,6 @@ def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One activity of the list."""
-
     activity: Activity
     reason: str
 
@@ -208,8 +206,6 @@ PERSON = "person"
 
 
 class NewActivityForm(ApiForm):
-    """The form of a new activity."""
-
     #: The kind of assignee that a field is for; other fields are for both.
     fits: ClassVar[Mapping[str, str]] = {
         "human_role": PERSON, "is_approval_gate": PERSON, "content": "agent", "params": "agent", "requires_approval": "agent",

@@ -393,8 +393,6 @@ MOST_VERSION = 2**31 - 1  # the largest that a held answer can store
 
 
 class AnswerForm(forms.Form):
-    """The form on the page of an item."""
-
     action = forms.CharField(max_length=20)
     version = forms.IntegerField(min_value=1, max_value=MOST_VERSION)
     notes = forms.CharField(max_length=api.LONGEST_NOTES, required=False)

@@ -159,8 +159,6 @@ def _tabs(view: View, kinds: Mapping[str, int], aside: int) -> list[Tab]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One item of the list."""
-
     id: UUID
     version: int
     kind: str
@@ -294,8 +292,6 @@ MOST_PAGES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The filters of the inbox."""
-
     tenant: str
     kind: str = ""
     role: str = ""
@@ -317,7 +313,6 @@ class View:
 
     @property
     def address(self) -> str:
-        """The query string of this view."""
         query = QueryDict(mutable=True)
         for name in ("tenant", "kind", "role", "search"):
             if value := getattr(self, name):

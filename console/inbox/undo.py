@@ -60,7 +60,6 @@ class PendingAnswer:
 
 
 def is_held() -> bool:
-    """Return whether answers are held at all."""
     return bool(settings.ORCHESTRATOR_UNDO_SECONDS > 0)
 
 

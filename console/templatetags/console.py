@@ -68,7 +68,6 @@ def once() -> SafeString:
 
 @register.simple_tag
 def event_kinds() -> str:
-    """Return all kinds of events of the stream."""
     return " ".join((*events.KINDS, *events.ANNOUNCED))
 
 
@@ -189,7 +188,6 @@ def grouped(number: float | None) -> str:
 
 @register.filter
 def of(values: Mapping[Any, Any], key: Any) -> Any:
-    """Return the value of a key."""
     return values.get(key)
 
 

@@ -21,7 +21,6 @@ _LONGEST_LINE = 92
 
 
 def table(agencies: list[Agency]) -> Table:
-    """Return a table of all activities of the agencies."""
     rows = _table("Content brief pipeline", "agency", "step", "round", "agent role", "status", "seconds")
     for agency in agencies:
         for activity in work_of(agency):
@@ -74,7 +73,6 @@ def campaign_live(campaign: Campaign) -> Group:
 
 
 def plan_of(weekly: Weekly) -> Panel:
-    """Return a preview of the schedule."""
     plan = weekly.preview
     times = "\n".join(f"  {at}" for at in plan["fires_at"])
     text = (
@@ -85,7 +83,6 @@ def plan_of(weekly: Weekly) -> Panel:
 
 
 def jobs_table(weekly: Weekly) -> Table:
-    """Return a table of the execution's jobs."""
     rows = _table("Schedule: a job for every row", "row", "not before", "status")
     for activity in weekly.jobs:
         status, text = activity["status"], str(activity["params"].get("text", ""))

@@ -76,7 +76,6 @@ class Demonstration(BaseCommand):
 
 
 def content_brief() -> dict[str, Any]:
-    """Return the content pipeline of the examples."""
     path = EXAMPLES / "pipelines" / "content-brief.yaml"
     return definition.load(path.read_text(encoding="utf-8"), filename=path.name)
 

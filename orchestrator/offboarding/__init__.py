@@ -61,7 +61,6 @@ def columns() -> Mapping[str, list[str]]:
 
 
 def exported_columns() -> Mapping[str, list[str]]:
-    """Return the tables and columns of an export."""
     return {
         table: [column for column in names if not SECRET.search(column)]
         for table, names in columns().items()

@@ -125,8 +125,6 @@ class DeliverableAdmin(ActionsAdmin, UndeletableAdmin):
 
 
 class RunInline(ShownInline):
-    """The runs in the order of the plan."""
-
     model = PipelineRun
     fields = ("run_link", "state", "unsettled", "started_at", "finished_at")
     ordering = ("plan_item", "pk")

@@ -84,8 +84,6 @@ class JobColumns:
 
 
 class JobInline(JobColumns, ShownInline):
-    """The jobs in the order of the expansion."""
-
     model = ScheduleJob
     fields = ("ordinal", "batch", "due_at", "state_label", "work", "params_json", "error_text")
     ordering = ("ordinal",)

@@ -195,8 +195,6 @@ RESTORE = Action(
 
 
 class VersionInline(ShownInline):
-    """The versions, newest first."""
-
     model = PipelineVersion
     fields = ("version_link", "created_by", "created_at", "digest", "restoring")
     per_page = 10

@@ -47,8 +47,6 @@ CANCEL = cancel_action(
 
 
 class StepInline(ShownInline):
-    """The steps in the order of the definition."""
-
     model = StepRun
     fields = ("step", "branch", "state", "reason", "round", "activity_link", "settled_at")
     per_page = 50

@@ -170,8 +170,6 @@ class RowStore(ABC):
 
 
 class _StoredRows(RowStore):
-    """Rows in PostgreSQL."""
-
     def number(self) -> int:
         return int(rows_of(self.dataset).count())
 

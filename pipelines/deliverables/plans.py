@@ -72,8 +72,6 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanItem:
-    """One run that a plan asks for."""
-
     pipeline: str
     name: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)

@@ -109,7 +109,6 @@ def _start(
 def _create(
     tenant_id: UUID, deliverables: Sequence[Deliverable], month: Month
 ) -> dict[UUID, DeliverablePeriod]:
-    """Create the missing periods, and return them by deliverable."""
     periods = [
         DeliverablePeriod(
             id=uuid7(), tenant_id=tenant_id, deliverable=deliverable, starts_on=month.starts_on, ends_on=month.ends_on,

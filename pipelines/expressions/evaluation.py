@@ -58,8 +58,6 @@ def items(text: str, names: Names, *, most: int = MOST_ITEMS) -> list[Any]:
 
 
 class _Evaluation:
-    """One evaluation of one tree."""
-
     def __init__(self, names: Names) -> None:
         self.names = names
         self.budget = Budget()

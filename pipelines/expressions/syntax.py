@@ -252,13 +252,11 @@ class _Builder(Transformer[Token, Node]):
 
 
 def _position(children: Sequence[Node | Token]) -> int:
-    """Return the position of the first child."""
     first = children[0]
     return (first.start_pos or 0) if isinstance(first, Token) else first.position
 
 
 def _depth_above(children: Sequence[Node]) -> int:
-    """Return the depth of a node with these children."""
     depth = 1 + max((child.depth for child in children), default=0)
     if depth > DEEPEST:
         raise ExpressionError(children[0].position, f"nested deeper than {DEEPEST} levels")

@@ -25,7 +25,6 @@ class Month:
 
     @classmethod
     def of(cls, day: date) -> Self:
-        """Return the month of this day."""
         _, days = monthrange(day.year, day.month)
         return cls(day.replace(day=1), day.replace(day=days))
 

@@ -71,7 +71,6 @@ class CheckedSchedule:
     errors_of_work: list[InputError]  # of the name, the target and the parameters
 
     def raise_if_any(self) -> None:
-        """Raise `InvalidSchedule` with every error."""
         if self.errors or self.errors_of_work:
             raise InvalidSchedule([*self.errors, *self.errors_of_work])
 

@@ -64,8 +64,6 @@ class CronError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """One parsed expression."""
-
     text: str  # five fields in capitals, with single spaces
     minutes_of_day: tuple[int, ...]  # in order
     holds_every_hour: bool

@@ -72,8 +72,6 @@ class Action:
 
 
 class NotesForm(forms.Form):
-    """The form for the notes of an action."""
-
     choice = forms.ChoiceField(widget=UnfoldAdminSelectWidget())
     notes = forms.CharField(
         max_length=10_000, widget=UnfoldAdminTextareaWidget(attrs={"rows": 4, "autofocus": True})

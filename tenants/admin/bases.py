@@ -407,8 +407,6 @@ class ShownInline(TabularInline):
 
 
 class TenantFilter(SimpleListFilter):
-    """A filter for the rows of one tenant."""
-
     title, parameter_name = "tenant", "tenant"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:

@@ -87,7 +87,6 @@ class Hub:
                 self._wake(self._waker)
 
     def size(self) -> int:
-        """Return the number of streams."""
         with self._lock:
             return len(self._new) + sum(map(len, self._open.values()))
 
@@ -193,7 +192,6 @@ class Hub:
             self._due.setdefault(tenant_id, 0.0)
 
     def _send_events(self, tenant_id: UUID) -> None:
-        """Send every stream of the tenant its new events."""
         self._due.pop(tenant_id, None)
         ready = [stream for stream in self._open.get(tenant_id, ()) if not stream.is_full]
         if ready and send_events(tenant_id, ready):
@@ -297,7 +295,6 @@ def _attempt(action: Callable[..., Any], *arguments: Any) -> None:
 
 
 def here() -> Hub:
-    """Return the hub of this process."""
     return _of_process(os.getpid())
 
 

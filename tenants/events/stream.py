@@ -105,7 +105,6 @@ class Stream:
 
 
 def frame(event: Event) -> bytes:
-    """Return the event as text/event-stream."""
     return b"id: %d\nevent: %b\ndata: %b\n\n" % (
         event.number,
         event.kind.encode(),

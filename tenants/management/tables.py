@@ -23,7 +23,6 @@ Row = Sequence[Any]
 
 
 def write_table(stream: Any, head: Sequence[str], rows: Sequence[Row]) -> None:
-    """Write the table to the stream of a command."""
     cells = [[format_cell(value) for value in row] for row in rows]
     if getattr(stream, "isatty", lambda: False)():
         _draw(stream, head, cells)

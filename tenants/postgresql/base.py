@@ -135,7 +135,6 @@ class BoundedConnection(psycopg.Connection[Any]):
             raise psycopg.errors.error_from_result(fault)
 
     def send_kept(self) -> None:
-        """Send the kept statements now."""
         if self.kept:
             self.wait(self.together())
 

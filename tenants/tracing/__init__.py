@@ -144,7 +144,6 @@ def note(name: str = "", **attributes: Any) -> None:
 
 
 def link(cause: Cause | None) -> None:
-    """Link the open span to that one."""
     if _spans is not None and cause:
         _spans.link(cause)
 

@@ -36,8 +36,6 @@ _began: ContextVar[float] = ContextVar("trace_began", default=0.0)
 
 
 class OpenTelemetrySpans:
-    """The spans of one process."""
-
     def __init__(self, provider: trace.TracerProvider, held_spans: HeldSpans) -> None:
         self._tracer = provider.get_tracer("orchestrator")
         self._held_spans = held_spans

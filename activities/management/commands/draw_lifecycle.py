@@ -90,7 +90,6 @@ def verbs() -> str:
 
 
 def runs() -> str:
-    """Return the table of run statuses."""
     return _values(states.RunStatus)
 
 
@@ -101,7 +100,6 @@ def wakes() -> str:
 
 
 def bands() -> str:
-    """Return the table of priority bands."""
     return _table(("band", "priority"), [(name, str(priority)) for name, priority in states.BANDS.items()])
 
 

@@ -112,7 +112,6 @@ def model_server(port: int) -> ProcessSpec:
 
 
 def wait_until_ready(endpoint: str, supervisor: Supervisor) -> None:
-    """Wait until the model is loaded."""
     deadline = time.monotonic() + READY_SECONDS
     while True:
         supervisor.check()
