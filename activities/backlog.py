@@ -189,7 +189,8 @@ def _recount_if_near(tenant_id: UUID, role: str, more: int, waiting: Counter[str
         or policy.when_full != REJECT
         or waiting[role] + more <= policy.max_waiting
     ):
-        _lock(tenant_id, role)
+        # Until the end of the transaction, so that the next caller counts what this one submits.
+        lock_name(f"backlog:{tenant_id}:{role}", using=APP)
         waiting[role] = _count_waiting(tenant_id, role)[role]
 
 
@@ -260,11 +261,6 @@ def _shed(tenant_id: UUID, role: str, over: int, newcomers: list[Newcomer], poli
     relay.after_commit(Exchange(withdrawals=[activity.id for activity in cancelled]))
     count_refused(tenant_id, Reason.SHED, {role: len(cancelled)})
     return len(cancelled)
-
-
-def _lock(tenant_id: UUID, role: str) -> None:
-    """Lock the role until the end of the transaction, so that the next caller counts what this one submits."""
-    lock_name(f"backlog:{tenant_id}:{role}", using=APP)
 
 
 def _count_waiting(tenant_id: UUID, role: str | None = None) -> Counter[str]:

@@ -267,17 +267,16 @@ def _platform_pays_for(slug: str, agent: Agent, adapter: str) -> tuple[str, ...]
     return tuple(
         model
         for rule in rules
-        if all(_matches(name, rule.get(kind, ("*",))) for kind, name in named.items())
+        if all(
+            any(fnmatchcase(name, pattern) for pattern in rule.get(kind, ("*",)))
+            for kind, name in named.items()
+        )
         for model in rule.get("models", ("*",))
     )
 
 
 def _provider(adapter: str) -> str:
     return BATCHES_OF.get(adapter, adapter)
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _slug_for_rules(tenant_id: UUID) -> str:

@@ -237,19 +237,11 @@ def _migrations() -> frozenset[tuple[str, str]]:
     return frozenset(MigrationLoader(None, ignore_no_migrations=True).disk_migrations)
 
 
-def _ping_redis() -> None:
-    redis.client(timeout_seconds=REDIS_PATIENCE_SECONDS).ping()
-
-
-def _ping_mongodb() -> None:
-    outputs.collection().database.client.admin.command("ping")
-
-
 PROBES = (
     Probe("postgresql", _missing_migrations),
-    Probe("redis", _ping_redis),
+    Probe("redis", lambda: redis.client(timeout_seconds=REDIS_PATIENCE_SECONDS).ping()),
     Probe("admission", queue_stats.admission_is_open),
-    Probe("mongodb", _ping_mongodb),
+    Probe("mongodb", lambda: outputs.collection().database.client.admin.command("ping")),
     Probe("workers", queue_stats.list_idle_roles),
     Probe("upkeep", job_records.read_jobs),
 )

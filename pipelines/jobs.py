@@ -71,7 +71,11 @@ def follow_activity(
         _move(job, JobState.ENQUEUED)
     else:
         state = _OF_ACTIVITY.get(status, JobState.FAILED)
-        _move(job, state, error=None if state == JobState.DONE else error or _describe_status(status))
+        error = error or {
+            "code": status,
+            "message": f"The activity ended as {status.replace('_', ' ')}.",
+        }
+        _move(job, state, error=None if state == JobState.DONE else error)
 
 
 def follow_run(tenant_id: UUID, run_id: UUID, status: str) -> None:
@@ -125,7 +129,3 @@ def _error_of(activity: Any) -> dict[str, Any] | None:
         return {**summary, "retryable": error["retryable"]} if "retryable" in error else summary
     reason = getattr(activity, "cancel_reason", None) if activity.status == Status.CANCELLED else None
     return {"code": "cancelled", "message": reason} if reason else None
-
-
-def _describe_status(status: str) -> dict[str, Any]:
-    return {"code": status, "message": f"The activity ended as {status.replace('_', ' ')}."}

@@ -58,7 +58,8 @@ class Bucket:
         With a `take_id` the call may be repeated when an answer was lost, and `give_back` can correct
         the amount.
         """
-        _refuse_negative(cost)
+        if cost < 0:
+            raise ValueError(f"A cost of {cost} would fill the bucket; use give_back")
         allowed, remaining, wait = self._run(_TAKE, take_id, cost, MARKER_SECONDS)
         return Decision(bool(allowed), float(remaining), wait / 1000)
 
@@ -79,11 +80,6 @@ class Bucket:
         with answer_expected():
             client = connections.client(timeout_seconds=self.timeout_seconds)
             return script.run(client, names, (self.rate, self.burst, *arguments))
-
-
-def _refuse_negative(cost: float) -> None:
-    if cost < 0:
-        raise ValueError(f"A cost of {cost} would fill the bucket; use give_back")
 
 
 @contextmanager

@@ -125,7 +125,7 @@ def _tenant_limits(caps: dict[str, int | str], tenants: Iterable[Tenant]) -> dic
         if tenant.paused or not tenant.is_active:
             caps[f"tenant:{tenant.id}"] = 0
             if tenant.is_active:
-                caps[f"past:tenant:{tenant.id}"] = _or_none(tenant.cap)
+                caps[f"past:tenant:{tenant.id}"] = NO_LIMIT if tenant.cap is None else tenant.cap
         elif tenant.cap is not None:
             caps[f"tenant:{tenant.id}"] = tenant.cap
         if tenant.weight != 1:
@@ -191,10 +191,6 @@ def _pause_pair(
         return
     pair = f"pair:{tenant.pk}:{agent.role}"
     caps[pair], caps[f"past:{pair}"] = 0, configuration.cap_of(tenant, agent, config)
-
-
-def _or_none(cap: int | None) -> int | str:
-    return NO_LIMIT if cap is None else cap
 
 
 def worker_pools(workers: list[tuple[list[str], int]]) -> tuple[dict[str, str], dict[str, int]]:

@@ -226,11 +226,12 @@ def answer_from(message: Mapping[str, Any]) -> ModelAnswer:
         raise TypeError("a number of tokens is not a whole number")
     if not isinstance(model, str | None):
         raise TypeError("the name of the model is not text")
-    tool_uses = [block for block in blocks if block["type"] == "tool_use"]
+    tool_uses = [(block, block.get("input")) for block in blocks if block["type"] == "tool_use"]
     return ModelAnswer(
         text="".join(block["text"] for block in blocks if block["type"] == "text"),
         tool_requests=[
-            ToolRequest(block["id"], block["name"], _object(block.get("input"))) for block in tool_uses
+            ToolRequest(block["id"], block["name"], arguments if isinstance(arguments, dict) else None)
+            for block, arguments in tool_uses
         ],
         ended=ENDS.get(message["stop_reason"], "done"),
         input_tokens=usage["input_tokens"] + written + read, output_tokens=usage["output_tokens"],
@@ -255,10 +256,6 @@ def read_completed(message: Mapping[str, Any], options: Mapping[str, Any]) -> Co
 def usage_of(message: Mapping[str, Any]) -> Usage:
     answer = answer_from(message)
     return Usage(answer.input_tokens, answer.output_tokens, model=answer.model, in_batch=True)
-
-
-def _object(value: Any) -> dict[str, Any] | None:
-    return value if isinstance(value, dict) else None
 
 
 def _aware(moment: datetime) -> datetime:

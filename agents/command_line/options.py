@@ -91,7 +91,8 @@ def read(options: Mapping[str, Any]) -> Options:
         exclusive=reader.flag("exclusive", True),
         mcp=reader.flag("mcp", False),
     )
-    if result.prompt == "file" and not any("{prompt_file}" in text for text in _flat(command)):
+    texts = [text for part in command for text in ((part,) if isinstance(part, str) else part)]
+    if result.prompt == "file" and not any("{prompt_file}" in text for text in texts):
         raise invalid("prompt", "is file, but no argument of the command names {prompt_file}")
     return result
 
@@ -102,10 +103,6 @@ def invalid(option: str, message: str) -> ConfigurationError:
 
 def placeholders_in(text: str) -> list[str]:
     return _PLACEHOLDER.findall(text)
-
-
-def _flat(command: tuple[Part, ...]) -> list[str]:
-    return [text for part in command for text in ((part,) if isinstance(part, str) else part)]
 
 
 #: Options that other modules read: the runaway guard, budgets.

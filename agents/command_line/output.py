@@ -110,7 +110,9 @@ class Whole:
     def close(self) -> AgentOutput:
         self.live.close()
         if not self.as_json:
-            return AgentOutput(Completed(Output(content=_plain(bytes(self.content)).strip())))
+            # NUL cannot be stored, and a broken character must not lose the whole output.
+            text = bytes(self.content).decode("utf-8", "replace").replace("\x00", "")
+            return AgentOutput(Completed(Output(content=text.strip())))
         try:
             return self._object()
         except strict_json.StrictJSONError as error:
@@ -344,8 +346,3 @@ def _sum(parts: list[Usage]) -> Usage:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _plain(text: bytes) -> str:
-    """Decode text without NUL, which cannot be stored. A broken character must not lose the whole output."""
-    return text.decode("utf-8", "replace").replace("\x00", "")

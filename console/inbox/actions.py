@@ -340,33 +340,9 @@ def _approve(by: Principal, item: Activity, answer: Answer) -> Activity:
     return api.decide(item.tenant_id, item.pk, "approve", by=by, body=body)
 
 
-def _reject(by: Principal, item: Activity, answer: Answer) -> Activity:
-    return api.decide(item.tenant_id, item.pk, "reject", by=by, body={"notes": answer.notes})
-
-
-def _resolve(by: Principal, item: Activity, answer: Answer) -> Activity:
-    return api.answer(item.tenant_id, item.pk, "resolve", by=by, body={"notes": answer.notes})
-
-
 def _complete(by: Principal, item: Activity, answer: Answer) -> Activity:
     output = {"content": answer.output} if answer.output else None
     return human_work.complete(item.tenant_id, item.pk, actor=by.actor, output=output, note=answer.notes)
-
-
-def _claim(by: Principal, item: Activity, answer: Answer) -> Activity:
-    return human_work.take_up(item.tenant_id, item.pk, actor=by.actor)
-
-
-def _withdraw(by: Principal, item: Activity, answer: Answer) -> Activity:
-    return decisions.withdraw(item.tenant_id, item.pk, by=api.voter_of(by), reason=answer.notes)
-
-
-def _retry(by: Principal, item: Activity, answer: Answer) -> Activity:
-    return cancellation.retry(item.tenant_id, _failed_work_of(item), actor=by.actor)
-
-
-def _cancel(by: Principal, item: Activity, answer: Answer) -> Activity:
-    return cancellation.cancel(item.tenant_id, _failed_work_of(item), actor=by.actor, reason=answer.notes)
 
 
 def _failed_work_of(item: Activity) -> UUID:
@@ -376,9 +352,26 @@ def _failed_work_of(item: Activity) -> UUID:
 
 #: By the name of the action.
 PERFORM: Mapping[str, Callable[[Principal, Activity, Answer], Activity]] = {
-    "approve": _approve, "approve_edited": _approve, "reject": _reject, "resolve": _resolve, "complete": _complete, "start": _claim,
-    "withdraw": _withdraw, "retry": _retry, "cancel": _cancel,
-}  # fmt: skip
+    "approve": _approve,
+    "approve_edited": _approve,
+    "reject": lambda by, item, answer: api.decide(
+        item.tenant_id, item.pk, "reject", by=by, body={"notes": answer.notes}
+    ),
+    "resolve": lambda by, item, answer: api.answer(
+        item.tenant_id, item.pk, "resolve", by=by, body={"notes": answer.notes}
+    ),
+    "complete": _complete,
+    "start": lambda by, item, answer: human_work.take_up(item.tenant_id, item.pk, actor=by.actor),
+    "withdraw": lambda by, item, answer: decisions.withdraw(
+        item.tenant_id, item.pk, by=api.voter_of(by), reason=answer.notes
+    ),
+    "retry": lambda by, item, answer: cancellation.retry(
+        item.tenant_id, _failed_work_of(item), actor=by.actor
+    ),
+    "cancel": lambda by, item, answer: cancellation.cancel(
+        item.tenant_id, _failed_work_of(item), actor=by.actor, reason=answer.notes
+    ),
+}
 
 
 # The form on the page of an item, and the answer that it carries.

@@ -423,7 +423,8 @@ def sources_of(item: Any, subject: Any | None) -> Iterator[Source]:
     if input_.get("content") is not None or input_.get("data") is not None:
         yield Source("Input", input_.get("content"), input_.get("data"))
     if item.input_ref:
-        yield Source(_result_of(subject), output_id=item.input_ref)
+        role = subject.agent_role if subject is not None else ""
+        yield Source(f"Result of {role}" if role else "Input", output_id=item.input_ref)
     yield from islice(_results_of_steps(input_.get("refs") or {}), MOST_OUTPUTS)
     if item.link_kind == LinkKind.ESCALATION and subject is not None and subject.output_ref:
         yield Source("The rejected result", output_id=subject.output_ref)
@@ -450,10 +451,6 @@ _QUESTIONS = {
     LinkKind.RESOLUTION: "Blocker",
     LinkKind.ESCALATION: "What happened",
 }
-
-
-def _result_of(subject: Any | None) -> str:
-    return f"Result of {subject.agent_role}" if subject is not None and subject.agent_role else "Input"
 
 
 def _full_text(output: StoredOutput) -> str:

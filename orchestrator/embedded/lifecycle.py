@@ -227,10 +227,6 @@ def strays_of(server: Server) -> list[ProcessIdentity]:
     strays = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if _works_in(Path(process.cwd()), server.folder) and server.owns(process):
+            if Path(process.cwd()).is_relative_to(server.folder) and server.owns(process):
                 strays.append(ProcessIdentity.of(process.pid))
     return [identity for identity in strays if identity is not None]
-
-
-def _works_in(directory: Path, folder: Path) -> bool:
-    return directory == folder or folder in directory.parents

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from enum import StrEnum
 from hashlib import blake2b
 from itertools import islice
@@ -121,15 +121,12 @@ def _count_by_cron(timing: Timing, low: datetime, high: datetime) -> int:
         first = stretch.wall(max(low, stretch.start)).date() + FAR_FROM_A_CHANGE
         last = stretch.wall(min(high, stretch.end)).date() - FAR_FROM_A_CHANGE
         if first <= last:
-            begin, end = (stretch.moment(_midnight(day)) - INSTANT for day in (first, last + ONE_DAY))
+            midnights = (datetime.combine(day, time()) for day in (first, last + ONE_DAY))
+            begin, end = (stretch.moment(midnight) - INSTANT for midnight in midnights)
             count += sum(1 for _ in times(timing, after=after, until=begin))
             count += len(cron.minutes_of_day) * sum(1 for _ in cron.days(first, last))
             after = end
     return count + sum(1 for _ in times(timing, after=after, until=high))
-
-
-def _midnight(day: date) -> datetime:
-    return datetime(day.year, day.month, day.day)  # noqa: DTZ001 - a wall time
 
 
 def latest(timing: Timing, after: datetime, until: datetime, count: int) -> tuple[datetime, ...]:

@@ -57,9 +57,11 @@ def record_change(view: Any, seen: Mapping[str, Any] | None, response: Any) -> N
         changed = audit.changes_between(None, body) if isinstance(data, Mapping) and "id" in data else {}
         detail |= {} if changed else {"sent": redact("", sent) if body else _summarise_list(sent)}
     else:
-        changed = audit.changes_between(
-            seen, None if view.request.method == "DELETE" else _after(view, seen, data)
-        )
+        after: Any = None
+        if view.request.method != "DELETE":
+            is_state = isinstance(data, Mapping) and seen.keys() <= data.keys()
+            after = data if is_state else _state_of(view)
+        changed = audit.changes_between(seen, after)
     detail |= getattr(view, "audited_detail", {})
     glass = getattr(view.request.user, "break_glass_id", None)
     with tenant_scope(tenant_id), audit.through_glass({tenant_id: glass} if glass else {}):
@@ -119,10 +121,6 @@ def tenant_of(request: Any) -> UUID | None:
         getattr(caller, "token", None), "tenant_id", None
     )
     return tenant_id if isinstance(tenant_id, UUID) else None
-
-
-def _after(view: Any, seen: Mapping[str, Any], data: Any) -> Mapping[str, Any] | None:
-    return data if isinstance(data, Mapping) and seen.keys() <= data.keys() else _state_of(view)
 
 
 def _state_of(view: Any) -> Mapping[str, Any] | None:

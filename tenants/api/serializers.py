@@ -311,8 +311,6 @@ def _reader(name: str, field: serializers.Field[Any, Any, Any, Any]) -> str | Ca
     if isinstance(field, serializers.SerializerMethodField):
         return field.method_name or f"get_{name}"
     read = attrgetter(field.source or name)
-    return (lambda row: _plain_amount(read(row))) if isinstance(field, AmountField) else read
-
-
-def _plain_amount(amount: Decimal | None) -> Decimal | None:
-    return None if amount is None else without_trailing_zeros(amount)
+    if not isinstance(field, AmountField):
+        return read
+    return lambda row: None if (amount := read(row)) is None else without_trailing_zeros(amount)

@@ -121,15 +121,14 @@ def _bucket(name: str, rate: float, burst: float) -> Bucket:
 def headers_of(decisions: Mapping[str, tuple[Bucket, Decision]]) -> dict[str, str]:
     """Return the headers of draft-ietf-httpapi-ratelimit-headers: q units in w seconds, r of them left, full in t."""
     return {
-        "RateLimit-Policy": ", ".join(_policy(name, bucket) for name, (bucket, _) in decisions.items()),
+        "RateLimit-Policy": ", ".join(
+            f'"{name}";q={math.floor(bucket.burst)};w={math.ceil(bucket.burst / bucket.rate)}'
+            for name, (bucket, _) in decisions.items()
+        ),
         "RateLimit": ", ".join(
             _format_remaining(name, bucket, decision) for name, (bucket, decision) in decisions.items()
         ),
     }
-
-
-def _policy(name: str, bucket: Bucket) -> str:
-    return f'"{name}";q={math.floor(bucket.burst)};w={math.ceil(bucket.burst / bucket.rate)}'
 
 
 def _format_remaining(name: str, bucket: Bucket, decision: Decision) -> str:

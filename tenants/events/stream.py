@@ -179,7 +179,8 @@ def _allowed_people(subscribers: Collection[Subscriber]) -> set[Subscriber]:
     sessions = Session.objects.filter(expire_date__gt=clock.now()).in_bulk(
         {each.session for each in subscribers} - {None}
     )
-    tenants = _active_tenants(each.principal.tenant_id for each in subscribers)
+    concerned = {each.principal.tenant_id for each in subscribers}
+    tenants = set(Tenant.objects.filter(pk__in=concerned, is_active=True).values_list("pk", flat=True))
     rows = Membership.objects.filter(user_id__in=people).values_list("user_id", "tenant_id", "role")
     roles = {(user, tenant): role for user, tenant, role in rows}
     open_sessions = _find_open_break_glass(each.principal.break_glass_id for each in subscribers)
@@ -210,7 +211,3 @@ def _find_open_break_glass(ids: Iterable[UUID | None]) -> set[UUID]:
         return set()
     rows = BreakGlass.objects.filter(pk__in=break_glass_ids, ended_at=None, expires_at__gt=clock.now())
     return set(rows.values_list("pk", flat=True))
-
-
-def _active_tenants(ids: Iterable[UUID]) -> set[UUID]:
-    return set(Tenant.objects.filter(pk__in=set(ids), is_active=True).values_list("pk", flat=True))

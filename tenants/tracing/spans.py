@@ -85,7 +85,8 @@ class OpenTelemetrySpans:
         here = trace.get_current_span().get_span_context()
         if not here.is_valid:
             return {}
-        return {"traceparent": _traceparent(here), "began": round(_began.get(), 3)}
+        traceparent = f"00-{here.trace_id:032x}-{here.span_id:016x}-{here.trace_flags:02x}"
+        return {"traceparent": traceparent, "began": round(_began.get(), 3)}
 
     def note(self, name: str, attributes: Mapping[str, Any]) -> None:
         here = trace.get_current_span()
@@ -129,10 +130,6 @@ def _context_of(cause: Cause) -> trace.SpanContext:
     traceparent = cause.get("traceparent")
     carrier = {"traceparent": traceparent} if isinstance(traceparent, str) else {}
     return trace.get_current_span(_W3C.extract(carrier, context.Context())).get_span_context()
-
-
-def _traceparent(of: trace.SpanContext) -> str:
-    return f"00-{of.trace_id:032x}-{of.span_id:016x}-{of.trace_flags:02x}"
 
 
 def _fail(failed: trace.Span, what: str) -> None:
