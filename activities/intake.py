@@ -8,8 +8,7 @@ be written, the next heartbeat writes it. A closed intake ends with its process.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import redis
 from django.db import transaction
@@ -23,21 +22,16 @@ from . import leases, relay
 logger = logging.getLogger(__name__)
 
 
-class Intake(Protocol):
-    """The source of the messages of this process."""
+#: Makes the source of this process's messages take those of these roles only. May be called from any thread.
+TakeOnly = Callable[[Sequence[str]], None]
 
-    def take_only(self, roles: Sequence[str]) -> None:
-        """Take messages of these roles only. May be called from any thread."""
-        ...  # pragma: no cover
+_take_only: TakeOnly | None = None
 
 
-_intake: Intake | None = None
-
-
-def use(intake: Intake | None) -> None:
+def use(take_only: TakeOnly | None) -> None:
     """Set the message source that follows the intake."""
-    global _intake
-    _intake = intake
+    global _take_only
+    _take_only = take_only
 
 
 def close(reason: str) -> None:
@@ -64,16 +58,16 @@ def serve(roles: Sequence[str]) -> None:
     if lease.draining.is_set():
         return
     lease.serve(list(roles))
-    if _intake is not None:
-        _intake.take_only(lease.open_roles())
+    if _take_only is not None:
+        _take_only(lease.open_roles())
     logger.info("Roles served", extra={"action": "roles_served", "roles": list(roles)})
     update_admission()
 
 
 def _propagate(lease: Lease) -> None:
     # The message source first, because that needs no server. Untaken messages wait for other workers, or the audit withdraws their grants.
-    if _intake is not None:
-        _intake.take_only(lease.open_roles())
+    if _take_only is not None:
+        _take_only(lease.open_roles())
     lease.store_intake()
     update_admission()
 

@@ -22,8 +22,7 @@ from tenants import row_security
 from tenants.context import system_scope
 from tenants.row_security import tenant_tables
 
-from . import intake as activity_intake
-from . import leases, relay
+from . import intake, leases, relay
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +30,13 @@ SWEEP_AFTER = 10  # load measurements between two sweeps of workspaces that dead
 TIDY_AFTER = 600  # and between two deletions of old transcripts
 
 
-def begin(*, roles: list[str], concurrency: int, intake: activity_intake.Intake | None = None) -> None:
+def begin(*, roles: list[str], concurrency: int, take_only: intake.TakeOnly | None = None) -> None:
     """Start to work: refuse a database without row-level security, register this process, and update the seats in admission."""
     row_security.refuse_unsafe_database(tenant_tables())
     remove_leftover_files()
-    activity_intake.use(intake)
+    intake.use(take_only)
     lease = leases.begin(roles=roles, concurrency=concurrency, check=hand_back_unattended)
-    activity_intake.update_admission()
+    intake.update_admission()
     if roles:
         workspaces.sweep()
         threading.Thread(target=_watch_host, args=(lease,), name="host", daemon=True).start()
@@ -98,7 +97,7 @@ def remove_leftover_files() -> None:
 def drain() -> None:
     """Take no new work, because the process was told to stop; its runs may end."""
     leases.current().drain()
-    activity_intake.update_admission()
+    intake.update_admission()
 
 
 def finish_runs(*, is_cut_short: Callable[[], bool]) -> None:
@@ -111,5 +110,5 @@ def finish_runs(*, is_cut_short: Callable[[], bool]) -> None:
 def end() -> None:
     """End the lease: no further grants for this process. Its remaining runs end, or other workers take them over."""
     leases.end()
-    activity_intake.update_admission()
+    intake.update_admission()
     relay.flush()

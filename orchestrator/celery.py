@@ -251,21 +251,21 @@ def choose_queues(sender: str, instance: Any, **kwargs: Any) -> None:
 @signals.worker_ready.connect
 def begin_worker(sender: Any, **kwargs: Any) -> None:
     """Start upkeep in the worker's main process; with a thread pool also the execution of agents."""
-    from activities import intake as activity_intake
-    from activities import maintenance
-    from activities import worker as activity_worker
+    from activities import intake, maintenance, worker
     from tenants.context import POOL
 
-    intake = _Intake(sender)
+    source = _Intake(sender)
     if _is_prefork(sender.controller.pool_cls):
-        _follow_registry(intake.take_only)
+        _follow_registry(source.take_only)
     else:
         POOL.begin()
         ensure(
             # The limit of the pool, because the pool `solo` ignores the configured concurrency.
-            lambda: activity_worker.begin(roles=list(_roles), concurrency=sender.pool.limit, intake=intake)
+            lambda: worker.begin(
+                roles=list(_roles), concurrency=sender.pool.limit, take_only=source.take_only
+            )
         )
-        _follow_registry(activity_intake.serve)
+        _follow_registry(intake.serve)
         threading.Thread(target=_end_after_cold_shutdown, name="cold shutdown", daemon=True).start()
     maintenance.begin()
 
@@ -319,15 +319,14 @@ def begin_child(sender: Any = None, **kwargs: Any) -> None:
     """Start a forked child, which runs agents one at a time under its own lease."""
     from django.db import connections
 
-    from activities import intake as activity_intake
-    from activities import worker as activity_worker
+    from activities import intake, worker
 
     # Children that used the connections of their parent would read the answers to each other's statements. Closing them here would end
     # the parent's sessions. Celery handles them only after this receiver.
     for connection in connections.all(initialized_only=True):
         connection.connection = None
-    ensure(lambda: activity_worker.begin(roles=list(_roles), concurrency=1))
-    _follow_registry(activity_intake.serve)
+    ensure(lambda: worker.begin(roles=list(_roles), concurrency=1))
+    _follow_registry(intake.serve)
     connections.close_all()  # Celery closes those that it finds with os.close(), which another thread's socket may suffer from
 
 

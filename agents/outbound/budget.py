@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from threading import Condition
-from typing import Protocol
 from uuid import uuid4
 
 from agents.contracts import HttpLimits
@@ -33,9 +32,8 @@ ALL_PROCESSES = Places("calls", lease_seconds=60.0)
 _breaker = Breaker(seconds=5.0)
 
 
-class Patience(Protocol):
-    def wait(self) -> float:
-        """Return how long the next wait may last, in seconds. Raises when the call is over."""
+#: Returns how long the next wait may last, in seconds. Raises when the call is over.
+Patience = Callable[[], float]
 
 
 class Gate:
@@ -58,17 +56,17 @@ class Gate:
             self._changed.notify_all()
 
     @contextmanager
-    def pass_through(self, call: Patience, *, over_all: bool = True) -> Iterator[HeldPlace | None]:
+    def pass_through(self, patience: Patience, *, over_all: bool = True) -> Iterator[HeldPlace | None]:
         """Hold a place for the call until the end of the block. With `over_all` it also holds one of all processes, which must be renewed.
 
         Raises `CallsAtLimit`, or an error if the run was cancelled.
         """
-        self._enter(call)
+        self._enter(patience)
         held = HeldPlace(self) if over_all else None
         try:
             if held is not None:
                 while not held.keep():
-                    time.sleep(min(self._patience(call), POLL_SECONDS * random.uniform(0.5, 1.5)))  # noqa: S311
+                    time.sleep(min(self._seconds_left(patience), POLL_SECONDS * random.uniform(0.5, 1.5)))  # noqa: S311
             yield held
         finally:
             if held is not None:
@@ -77,18 +75,18 @@ class Gate:
                 self._inside -= 1
                 self._changed.notify()
 
-    def _enter(self, call: Patience) -> None:
+    def _enter(self, patience: Patience) -> None:
         while True:
-            seconds = self._patience(call)  # may query the database, so not while holding the lock
+            seconds = self._seconds_left(patience)  # may query the database, so not while holding the lock
             with self._changed:
                 if self._inside < self.places:
                     self._inside += 1
                     return
                 self._changed.wait(min(seconds, POLL_SECONDS))
 
-    def _patience(self, call: Patience) -> float:
+    def _seconds_left(self, patience: Patience) -> float:
         try:
-            return call.wait()
+            return patience()
         except RetryableAgentError as error:
             late = CallsAtLimit(f"No more than {self.places} calls may be under way at the same time.")
             late.nothing_sent = True
@@ -229,7 +227,7 @@ def call_budget(
     Raises `CallsAtLimit` when the call never got its turn.
     """
     budget = Budget(seconds, max_bytes, cancelled)
-    with shared.pass_through(budget, over_all=counts_over_all) as budget.place:
+    with shared.pass_through(budget.wait, over_all=counts_over_all) as budget.place:
         token = _current.set(budget)
         try:
             yield budget

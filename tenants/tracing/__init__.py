@@ -16,7 +16,10 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import partial, wraps
 from importlib import import_module
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from tenants.tracing.spans import OpenTelemetrySpans
 
 logger = logging.getLogger(__name__)
 
@@ -35,25 +38,7 @@ T = TypeVar("T")
 NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-class Spans(Protocol):
-    """Makes spans; implemented by `tenants.tracing.spans`."""
-
-    def open(
-        self, name: str, kind: str, attributes: Mapping[str, Any], causes: Sequence[Cause], links: Sequence[Cause], began: int | None
-    ) -> AbstractContextManager[None]: ...  # fmt: skip
-
-    def attempt(self, name: str, kind: str, links: Sequence[Cause], work: Callable[[], T]) -> T: ...
-
-    def current_context(self) -> dict[str, Any]: ...
-
-    def note(self, name: str, attributes: Mapping[str, Any]) -> None: ...
-
-    def link(self, cause: Cause) -> None: ...
-
-    def fail(self, what: str) -> None: ...
-
-
-_spans: Spans | None = None
+_spans: OpenTelemetrySpans | None = None
 _arrived: ContextVar[str] = ContextVar("traceparent_of_message", default="")
 
 
@@ -70,7 +55,7 @@ def begin() -> None:
     use(spans.export_spans())
 
 
-def use(spans: Spans | None) -> None:
+def use(spans: OpenTelemetrySpans | None) -> None:
     """Make this process's spans with `spans` from now on; None switches tracing off."""
     global _spans
     _spans = spans

@@ -52,7 +52,7 @@ class Intake:
 @pytest.fixture
 def intake() -> Iterator[Intake]:
     created = Intake()
-    activity_intake.use(created)
+    activity_intake.use(created.take_only)
     yield created
     activity_intake.use(None)
 
