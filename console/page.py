@@ -8,9 +8,8 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import wraps
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.db import OperationalError
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
@@ -33,6 +32,7 @@ from activities.selectors import OPEN_FOR_PEOPLE
 from console.content_security import send_policy_with_scripts
 from console.error_pages import show_outages
 from tenants import break_glass, members, outages, turns
+from tenants.api.pagination import Cursor, CursorRefused
 from tenants.context import system_scope
 from tenants.exceptions import Refusal
 from tenants.members import MembershipRefused
@@ -293,36 +293,17 @@ def tenants_that_ask(glass: Collection[BreakGlass]) -> list[tuple[str, str, int,
 # Cursors of long lists, which are ordered by a time, newest first, then by id.
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """The position after the row with this time and id. It is part of addresses."""
+def page_of(rows: QuerySet[Any], by: str, after: str, size: int) -> tuple[list[Any], str]:
+    """Return the page after a cursor, and the cursor of the next page, if there is one. `by` is the column of the time.
 
-    at: datetime
-    id: UUID
-
-    @classmethod
-    def read(cls, text: str) -> Cursor | None:
-        """Parse a cursor; None if it is invalid, which means the first page."""
-        microseconds, _, number = text.partition(".")
-        try:
-            return cls(datetime.fromtimestamp(int(microseconds) / 1_000_000, UTC), UUID(number))
-        except (ValueError, OverflowError, OSError):
-            return None
-
-    def __str__(self) -> str:
-        return f"{round(self.at.timestamp() * 1_000_000)}.{self.id.hex}"
-
-
-def page_of(rows: QuerySet[Any], by: str, after: Cursor | None, size: int) -> tuple[list[Any], Cursor | None]:
-    """Return the page after a cursor, and the cursor of the next page, if there is one. `by` is the column of the time."""
-    if after is not None:
-        # The first condition can use an index; the second excludes the rows of the previous page.
-        rows = rows.filter(
-            Q(**{f"{by}__lte": after.at}) & (Q(**{f"{by}__lt": after.at}) | Q(pk__lt=after.id))
-        )
-    page_rows = list(rows.order_by(f"-{by}", "-pk")[: size + 1])
-    last = page_rows[size - 1] if len(page_rows) > size else None
-    return page_rows[:size], Cursor(getattr(last, by), last.pk) if last else None
+    An invalid cursor means the first page.
+    """
+    ordering = (f"-{by}", "-pk")
+    with suppress(CursorRefused):
+        rows = rows.filter(Cursor.read(after, ordering).condition())
+    page_rows = list(rows.order_by(*ordering)[: size + 1])
+    is_last = len(page_rows) <= size
+    return page_rows[:size], "" if is_last else Cursor.at(page_rows[size - 1], ordering).text()
 
 
 # CSV files of a page's rows.

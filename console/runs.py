@@ -28,7 +28,7 @@ from console.activities import chart
 from console.activities.chart import ChartRow
 from console.activities.detail import Entry, entry_of
 from console.labels import tone_of
-from console.page import Cursor, PageContext, Refused, id_or_404, page, page_of
+from console.page import PageContext, Refused, id_or_404, page, page_of
 from console.pipelines import draw_version
 from pipelines import selectors
 from pipelines.diagram import Counts
@@ -435,7 +435,6 @@ def listing(
     """Return one page of the runs with its filters. Raises `Http404` for an unknown status, because ignoring it would mislead."""
     if status and status not in RunState.values:
         raise Http404
-    place = Cursor.read(after) if after else None
     query, label = (" ".join(each.replace("\x00", "").split())[:LONGEST_QUERY] for each in (query, label))
     with tenant_scope(tenant_id):
         rows: QuerySet[PipelineRun] = selectors.runs(tenant_id)
@@ -443,7 +442,7 @@ def listing(
         rows = rows.filter(version__pipeline__key=pipeline.replace("\x00", "")) if pipeline else rows
         rows = selectors.search(rows, tenant_id, query) if query else rows
         rows = selectors.with_label(rows, label) if label else rows
-        page, following = page_of(rows, "started_at", place, PAGE)
+        page, following = page_of(rows, "started_at", after, PAGE)
         steps = selectors.steps_of(tenant_id, page)
         costs = selectors.costs_of(tenant_id, page)
         waits = selectors.waits_for(tenant_id, steps)
@@ -454,7 +453,7 @@ def listing(
             Row(run, steps[run.pk], costs.get(run.pk, Decimal(0)), waits.get(run.pk, ())) for run in page
         ],
         "after": following,
-        "is_first": place is None,
+        "is_first": not after,
         "pipelines": pipelines,
         "statuses": [("", "All"), *((value, value.capitalize()) for value in RunState.values)],
         "status": status,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -335,15 +336,7 @@ KINDS: Mapping[str, Kind] = {
     ONCE: Kind("Once", ("moment",)),
     CRON: Kind("By a cron expression", ("cron",)),
 }
-DAYS = (
-    ("1", "Monday"),
-    ("2", "Tuesday"),
-    ("3", "Wednesday"),
-    ("4", "Thursday"),
-    ("5", "Friday"),
-    ("6", "Saturday"),
-    ("0", "Sunday"),
-)
+DAYS = tuple((str(number % 7), calendar.day_name[number - 1]) for number in range(1, 8))
 OVERLAPS = (
     (Overlap.SKIP.value, "skip this time"),
     (Overlap.QUEUE_ONE.value, "start after it ends"),

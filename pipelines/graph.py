@@ -114,25 +114,11 @@ class Graph:
 
     def ancestors_of(self, step: str) -> set[str]:
         """Return every step that comes before `step`, directly or not."""
-        ancestors: set[str] = set()
-        to_visit = [step]
-        while to_visit:
-            for dependency in self.dependencies[to_visit.pop()]:
-                if dependency not in ancestors:
-                    ancestors.add(dependency)
-                    to_visit.append(dependency)
-        return ancestors
+        return _reachable(step, self.dependencies)
 
     def descendants_of(self, step: str) -> set[str]:
         """Return every step that comes after `step`, directly or not."""
-        descendants: set[str] = set()
-        to_visit = [step]
-        while to_visit:
-            for dependent in self._dependents[to_visit.pop()]:
-                if dependent not in descendants:
-                    descendants.add(dependent)
-                    to_visit.append(dependent)
-        return descendants
+        return _reachable(step, self._dependents)
 
     def roots(self) -> tuple[str, ...]:
         return tuple(step for step, dependencies in self.dependencies.items() if not dependencies)
@@ -221,6 +207,17 @@ class Graph:
 
     def in_order(self, steps: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted(steps, key=self._position.__getitem__))
+
+
+def _reachable(step: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return every step that the edges lead to from `step`, directly or not."""
+    reached: set[str] = set()
+    to_visit = [step]
+    while to_visit:
+        new = set(edges[to_visit.pop()]) - reached
+        reached |= new
+        to_visit += new
+    return reached
 
 
 class _Verdict(Enum):

@@ -42,36 +42,12 @@ _DECIDED = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.APPROVAL)
 _WORDS: dict[str, str] = {Status.CANCELLED: "withdrew", Status.DONE: "completed"}
 
 
-def approve(
-    tenant_id: UUID,
-    activity_id: UUID,
-    *,
-    actor: str | Voter,
-    notes: str = "",
-    chosen_option: str | None = None,
-    output: Mapping[str, Any] | None = None,
-) -> Activity:
-    """Approve a gate, a review or an approval. For a gate, `activity_id` may be that of the activity that waits behind it.
-
-    If several people must agree, this is a vote. `output`, a validated body, replaces the result that a gate is about.
-
-    Raises `AlreadyDecided`, which names the winner, `AlreadyVoted`, `TransitionRefused` if nothing waits for a decision,
-    `DecisionForbidden` if the caller may not decide, `PersonRequired`, `SubmissionInvalid` for an unknown option, a missing one
-    where options are offered, or an output that replaces nothing, `NotFound`.
-    """
-    return decide(
-        tenant_id,
-        activity_id,
-        "approve",
-        by=_voter(actor),
-        notes=notes,
-        chosen_option=chosen_option,
-        output=output,
-    )
+def approve(tenant_id: UUID, activity_id: UUID, *, actor: str | Voter, **answer: Any) -> Activity:
+    return decide(tenant_id, activity_id, "approve", by=_voter(actor), **answer)
 
 
 def reject(tenant_id: UUID, activity_id: UUID, *, actor: str | Voter, notes: str) -> Activity:
-    """Reject, with notes for the agent. Raises as `approve` does."""
+    """Reject, with notes for the agent."""
     return decide(tenant_id, activity_id, "reject", by=_voter(actor), notes=notes)
 
 
@@ -83,7 +59,15 @@ def decide(
     tenant_id: UUID, activity_id: UUID, decision: str, *, by: Voter, notes: str = "", chosen_option: str | None = None,
     in_time: bool = True, output: Mapping[str, Any] | None = None,
 ) -> Activity:  # fmt: skip
-    """Apply the decision `approve` or `reject`. With `in_time=False` it is the default outcome, so roles and votes are not checked."""
+    """Approve or reject a gate, a review or an approval. For a gate, `activity_id` may be that of the activity that waits behind it.
+
+    If several people must agree, this is a vote. `output`, a validated body, replaces the result that a gate is about. With
+    `in_time=False` it is the default outcome, so roles and votes are not checked.
+
+    Raises `AlreadyDecided`, which names the winner, `AlreadyVoted`, `TransitionRefused` if nothing waits for a decision,
+    `DecisionForbidden` if the caller may not decide, `PersonRequired`, `SubmissionInvalid` for an unknown option, a missing one
+    where options are offered, or an output that replaces nothing, `NotFound`.
+    """
     with tenant_scope(tenant_id):
         waiting, item = _lock_gate(tenant_id, activity_id)
         question = item or waiting

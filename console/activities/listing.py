@@ -22,7 +22,7 @@ from agents import configuration
 from console.activities.query_language import Condition, QueryError, parse
 from console.internal_api import ApiForm, JsonField
 from console.labels import band
-from console.page import ACTING, LOOKING, Cursor, PageContext, page, page_of
+from console.page import ACTING, LOOKING, PageContext, page, page_of
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -90,7 +90,7 @@ class Listing:
 
     query: str
     rows: Sequence[Row]
-    after: Cursor | None
+    after: str
     error: QueryError | None = None
     is_first: bool = True
 
@@ -112,21 +112,20 @@ class Listing:
         return self.query[self.error.position - 1 :] if self.error else ""
 
 
-def listing(tenant_id: UUID, query: str, after: Any = "") -> Listing:
+def listing(tenant_id: UUID, query: str, after: str = "") -> Listing:
     """Return one page of the matching activities, newest first."""
     query = query.strip()
     try:
         conditions = parse(query)
     except QueryError as error:
-        return Listing(query, (), None, error)
-    place = Cursor.read(str(after)) if after else None
+        return Listing(query, (), "", error)
     with tenant_scope(tenant_id):
         rows = filter_by(tenant_id, conditions).defer("input", "retry", "metadata")
-        activities, following = page_of(rows, "created_at", place, PAGE)
+        activities, following = page_of(rows, "created_at", after, PAGE)
         reasons = wait_reasons.explain_many(tenant_id, activities)
     # A reason without a code only describes work that is running or has ended.
     listed = [Row(one, reasons[one.pk].detail if reasons[one.pk].code else "") for one in activities]
-    return Listing(query, listed, following, is_first=place is None)
+    return Listing(query, listed, following, is_first=not after)
 
 
 # Translates conditions into filters.

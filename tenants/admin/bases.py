@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import or_
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +21,7 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import flatten_fieldsets
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import connections
-from django.db.models import Field, JSONField, Model, QuerySet
+from django.db.models import Field, JSONField, Model, Q, QuerySet
 from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
@@ -330,6 +332,7 @@ class RecordAdmin(UndeletableAdmin):
     """
 
     stands_for: Mapping[str, str] = {}
+    ids: tuple[str, ...] = ("pk",)  # the columns in which an id is looked up
     not_in_list: tuple[str, ...] = ()  # large columns, which only a row's page reads
     paginator = InfinitePaginator
     list_disable_select_all = True
@@ -379,7 +382,7 @@ class RecordAdmin(UndeletableAdmin):
             row_id = UUID(search_term.strip())
         except ValueError:
             return super().get_search_results(request, queryset, search_term)
-        return queryset.filter(pk=row_id), False
+        return queryset.filter(reduce(or_, (Q(**{name: row_id}) for name in self.ids))), False
 
 
 class ShownInline(TabularInline):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from django.contrib import admin
-from django.db.models import Q, QuerySet
-from django.http import HttpRequest
 from unfold.decorators import display
 
 from tenants.admin.bases import NOTHING, RecordAdmin, column_of
@@ -70,17 +67,7 @@ class UsageEntryAdmin(RecordAdmin):
     list_filter = ("unpriced",)
     search_fields = ("agent_role", "model")
     dollars_shown = _figure("dollars")
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
-    ) -> tuple[QuerySet[Any], bool]:
-        """Look up an id as that of a run, an activity or a deliverable."""
-        try:
-            row_id = UUID(search_term.strip())
-        except ValueError:
-            return super().get_search_results(request, queryset, search_term)
-        about = Q(run_id=row_id) | Q(activity_id=row_id) | Q(deliverable_id=row_id)
-        return queryset.filter(about), False
+    ids = ("run_id", "activity_id", "deliverable_id")
 
 
 @admin.register(Reservation)
