@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,19 +108,6 @@ def model_server(port: int) -> ProcessSpec:
     return ProcessSpec("model", (sys.executable, "-m", "llama_cpp.server", *arguments), address)
 
 
-def wait_until_ready(endpoint: str, supervisor: Supervisor) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while True:
-        supervisor.check()
-        try:
-            with urllib.request.urlopen(f"{endpoint}/models", timeout=2):  # noqa: S310  # our own address
-                return
-        except (urllib.error.URLError, OSError) as error:
-            if time.monotonic() > deadline:
-                raise DemoFailed(f"The model's server did not start within {READY_SECONDS:g} s.") from error
-        time.sleep(0.2)
-
-
 class Command(Demonstration):
     help = "Run the content pipeline with a small language model on this machine, and show what it wrote and used."
     farewell = "The model ran on this machine; no other service was called."
@@ -139,7 +123,7 @@ class Command(Demonstration):
             try:
                 stack.report(f"Loading the model {weights().name}")
                 supervisor.start(server)
-                wait_until_ready(endpoint, supervisor)
+                supervisor.wait_until_ready(f"{endpoint}/models", READY_SECONDS)
                 yield supervisor, addresses
             finally:
                 retire_roles()
