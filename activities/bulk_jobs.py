@@ -57,18 +57,6 @@ class CountChanged(ActivityError):
         self.problem_members = {"count": actual}
 
 
-class TooMany(ActivityError):
-    """More activities than one job may process."""
-
-    code = "too_many_items"
-
-
-class BulkEnded(ActivityError):
-    """The job has ended, so it cannot be cancelled."""
-
-    code = "bulk_job_ended"
-
-
 def start(
     tenant_id: UUID,
     action: str,
@@ -79,11 +67,14 @@ def start(
     arguments: Mapping[str, Any],
     creator: Principal,
 ) -> BulkJob:
-    """Create a job; workers begin within seconds. In the caller's `tenant_scope`. Raises `CountChanged`, `TooMany`."""
+    """Create a job. In the caller's `tenant_scope`. Raises `CountChanged`, or `ActivityError` if too many match."""
     if len(ids) != expected:
         raise CountChanged(expected, len(ids))
     if len(ids) > MOST:
-        raise TooMany(f"One job may process at most {MOST:,} activities; the filter matches {len(ids):,}.")
+        raise ActivityError(
+            f"One job may process at most {MOST:,} activities; the filter matches {len(ids):,}.",
+            code="too_many_items",
+        )
     job = BulkJob.objects.create(
         tenant_id=tenant_id, action=action, filter=dict(filter), arguments=dict(arguments), total=len(ids),
         created_by=creator.actor, credential=creator.credential,
@@ -107,7 +98,7 @@ def start(
 def cancel(tenant_id: UUID, job_id: UUID, *, actor: str) -> None:
     """Cancel the job; processed items stay as they are. Idempotent. Waits for the portion that is being processed.
 
-    Raises `BulkEnded` if the job has completed.
+    Raises `ActivityError` if the job has completed.
     """
     moved = (
         BulkJob.objects.for_tenant(tenant_id)
@@ -116,7 +107,7 @@ def cancel(tenant_id: UUID, job_id: UUID, *, actor: str) -> None:
     )
     job = BulkJob.objects.for_tenant(tenant_id).filter(pk=job_id).first()
     if not moved and job is not None and job.status == BulkStatus.COMPLETED:
-        raise BulkEnded("The job has completed already.")
+        raise ActivityError("The job has completed already.", code="bulk_job_ended")
 
 
 def refuse_unknown(tenant_id: UUID, job_id: UUID) -> None:

@@ -165,23 +165,11 @@ class MailboxError(ActivityError):
     code = "mailbox_error"
 
 
-class OtherConsumer(MailboxError):
-    """The mailbox has another kind of consumer: either its agent role, or external clients."""
-
-    code = "other_consumer"
-
-
 class MailboxFull(MailboxError):
     """Too many items wait in the mailbox."""
 
     code = "mailbox_full"
     status = 429
-
-
-class ItemRefused(MailboxError):
-    """The item is in the wrong state: only failed items can be retried, only pending or failed ones cancelled."""
-
-    code = "item_refused"
 
 
 class LeaseLost(MailboxError):

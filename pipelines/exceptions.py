@@ -79,22 +79,10 @@ class NotReplayable(PipelineError):
         self.errors = (("from_step", message),)
 
 
-class NothingFailed(PipelineError):
-    """The run was to be replayed from its failed step, but no step has failed."""
-
-    code = "nothing_failed"
-
-
 class DeliverableNotActive(PipelineError):
     """No period can start, because the deliverable is paused or has ended, or its tenant is switched off."""
 
     code = "deliverable_not_active"
-
-
-class DeliverableInUse(PipelineError):
-    """The deliverable has periods, which are history, or open work. It can be ended, not deleted."""
-
-    code = "deliverable_in_use"
 
 
 class PeriodNotPlanning(PipelineError):
@@ -113,30 +101,6 @@ class PeriodEnded(PipelineError):
     """The period has ended and cannot be cancelled any more."""
 
     code = "period_ended"
-
-
-class DatasetInUse(PipelineError):
-    """Schedules read the dataset, so neither it nor the fields that they read can be deleted."""
-
-    code = "dataset_in_use"
-
-
-class RowsElsewhere(PipelineError):
-    """The rows of the dataset are stored elsewhere, so they cannot be changed or listed here."""
-
-    code = "rows_elsewhere"
-
-
-class DatasetFull(PipelineError):
-    """The dataset would have more rows than the limit allows."""
-
-    code = "dataset_full"
-
-
-class TooManyDatasets(PipelineError):
-    """The tenant has the maximum number of datasets."""
-
-    code = "too_many_datasets"
 
 
 class TooManyRows(PipelineError):

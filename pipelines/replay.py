@@ -16,9 +16,9 @@ from uuid import UUID
 
 from pipelines.exceptions import (
     NotFound,
-    NothingFailed,
     NotReplayable,
     PipelineDisabled,
+    PipelineError,
     ReplayUnderWay,
     RunUnderWay,
 )
@@ -81,7 +81,7 @@ def replay(
 
 
 def first_failed_step(tenant_id: UUID, run_id: UUID) -> str:
-    """Return the first failed step, from which to replay a failed run. Raises `NotFound`, `NothingFailed`."""
+    """Return the first failed step, from which to replay a failed run. Raises `NotFound`, and `PipelineError` if there is none."""
     with tenant_scope(tenant_id):
         if not PipelineRun.objects.for_tenant(tenant_id).filter(pk=run_id).exists():
             raise NotFound("pipeline run", run_id)
@@ -90,7 +90,7 @@ def first_failed_step(tenant_id: UUID, run_id: UUID) -> str:
         )
         step = failed.order_by("position").values_list("step", flat=True).first()
     if step is None:
-        raise NothingFailed("No step of the run has failed.")
+        raise PipelineError("No step of the run has failed.", code="nothing_failed")
     return str(step)
 
 

@@ -7,10 +7,14 @@ from uuid import UUID
 
 
 class Refusal(Exception):
-    """What was requested cannot be done. The base of each app's errors for users."""
+    """What was requested cannot be done. The base of each app's errors for users. `code` is for programs, and never changes."""
 
-    code: ClassVar[str]
+    code: str
     status: ClassVar[int] = 409  # of an answer over HTTP
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or self.code
 
 
 class TenantError(Refusal):

@@ -41,12 +41,6 @@ class TokenRefused(TenantError):
     status = 401
 
 
-class AlreadyRevoked(TenantError):
-    """The token was revoked before, so nothing was done."""
-
-    code = "already_revoked"
-
-
 class InvalidScope(TenantError):
     """A scope is written as `read`, `write`, `<resource>:read` or `<resource>:write`, or for one mailbox `mailboxes:write:<key>`.
 

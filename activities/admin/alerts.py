@@ -46,12 +46,6 @@ TRY = Action(
 )
 
 
-class NothingToSend(ActivityError):
-    """The delivery is still in progress, or has arrived."""
-
-    code = "nothing_to_send"
-
-
 @admin.register(Alert)
 class AlertAdmin(ActionsAdmin, RecordAdmin):
     list_display = ("created_at", "title", "tenant", "kind", "weight", "acknowledged_by")
@@ -177,12 +171,12 @@ class NotificationChannelAdmin(ActionsAdmin):
 
 def _send_again(delivery: AlertDelivery) -> None:
     if not send_again(delivery):
-        raise NothingToSend("It is still in progress, or has arrived.")
+        raise ActivityError("It is still in progress, or has arrived.", code="nothing_to_send")
 
 
 def _try(channel: NotificationChannel, actor: str) -> None:
     if not channel.enabled:
-        raise NothingToSend("The channel is switched off.")
+        raise ActivityError("The channel is switched off.", code="nothing_to_send")
     with tenant_scope(channel.tenant_id):
         try_channel(channel, actor=actor)
 

@@ -40,13 +40,6 @@ from tenants.admin.bases import (
 )
 from tenants.context import tenant_scope
 
-
-class DealtWith(ActivityError):
-    """The dead letter was replayed or dismissed before, work with the same key is under way, or its pipeline run is being replayed."""
-
-    code = "dealt_with"
-
-
 REPLAY = Action(
     "replay",
     "Replayed",
@@ -183,8 +176,9 @@ def _dismiss(request: HttpRequest, letter: DeadLetter, reason: str) -> None:
 
 def _refuse_nothing(count: int) -> None:
     if not count:
-        raise DealtWith(
-            "It was handled before, work with the same key is under way, or its pipeline run is being replayed."
+        raise ActivityError(
+            "It was handled before, work with the same key is under way, or its pipeline run is being replayed.",
+            code="dealt_with",
         )
 
 

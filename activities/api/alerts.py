@@ -241,8 +241,9 @@ class NotificationChannelViewSet(VersionedResource):
         """For a webhook, the answer contains the secret only once: a repetition with the same `Idempotency-Key` does not contain it."""
         self._refuse_taken(self.body["name"])
         if NotificationChannel.objects.for_tenant(self.tenant_id).count() >= MOST_CHANNELS:
-            raise TooManyNotificationChannels(
-                f"There are {MOST_CHANNELS} channels, which is the maximum; remove one first."
+            raise ActivityError(
+                f"There are {MOST_CHANNELS} channels, which is the maximum; remove one first.",
+                code="too_many_notification_channels",
             )
         channel = NotificationChannel(tenant_id=self.tenant_id, kind=self.body["kind"])
         self._put(channel)
@@ -274,7 +275,9 @@ class NotificationChannelViewSet(VersionedResource):
         """Returns the alert. Read it again to see the result of its delivery."""
         channel = self.get_object()
         if not channel.enabled:
-            raise NotificationChannelOff(f"The channel {channel.name} is switched off.")
+            raise ActivityError(
+                f"The channel {channel.name} is switched off.", code="notification_channel_off"
+            )
         alert = try_channel(channel, actor=self.principal.actor)
         alert.refresh_from_db()
         return Response(AlertSerializer(alert).data, status=202)
@@ -287,11 +290,15 @@ class NotificationChannelViewSet(VersionedResource):
         """Until the next rotation, messages are also signed with the previous secret."""
         channel = self.lock_row()
         if channel.kind != ChannelKind.WEBHOOK:
-            raise NotWebhook(f"{channel.name} is not a webhook, so it has no secret.")
+            raise ActivityError(
+                f"{channel.name} is not a webhook, so it has no secret.", code="not_a_webhook"
+            )
         try:
             secret = backends.renew_secret(channel)
         except ConfigurationError as error:
-            raise TargetUnreadable("The target can no longer be decrypted. Set it again first.") from error
+            raise ActivityError(
+                "The target can no longer be decrypted. Set it again first.", code="target_unreadable"
+            ) from error
         self.save_changed(channel)
         return Response({**self.show(channel), "secret": secret})
 
@@ -316,30 +323,3 @@ class NotificationChannelViewSet(VersionedResource):
         digests.plan_digest(channel, Tenant.objects.get(pk=self.tenant_id).timezone)
         if "target" in self.body:
             backends.put_target(channel, self.body["target"])
-
-
-# Errors.
-
-
-class NotificationChannelOff(ActivityError):
-    """The channel is switched off, so nothing is sent to it."""
-
-    code = "notification_channel_off"
-
-
-class TooManyNotificationChannels(ActivityError):
-    """The tenant has the maximum number of channels. It is limited because every alert is sent to each of them."""
-
-    code = "too_many_notification_channels"
-
-
-class TargetUnreadable(ActivityError):
-    """The key that encrypted the target is gone. The target must be set again."""
-
-    code = "target_unreadable"
-
-
-class NotWebhook(ActivityError):
-    """Only webhooks are signed."""
-
-    code = "not_a_webhook"

@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import ViewSetMixin
 
 from activities import dead_letters
-from activities.exceptions import ItemRefused, NotFound
+from activities.exceptions import MailboxError, NotFound
 from activities.mailboxes import consumer, producer
 from activities.mailboxes.consumer import TakeOptions
 from activities.mailboxes.producer import NewItem
@@ -397,7 +397,7 @@ class ItemPart(DigestEtag, MailboxPart):
         return items.get_or_raise(NotFound, f"item in the mailbox {key}", item_id)
 
     def change(self, key: str, item_id: UUID, verb: str, change: Callable[..., bool]) -> Response:
-        """Change the item and return it. Raises `ItemRefused` if its state does not allow the change."""
+        """Change the item and return it. Raises `MailboxError` if its state does not allow the change."""
         before = self.item(key, item_id)
         self.refuse_changed(ItemSerializer(before).data)
         if not change(self.tenant_id, before.pk, actor=self.principal.actor):
@@ -405,7 +405,9 @@ class ItemPart(DigestEtag, MailboxPart):
             hint = ""
             if item.activity_id:
                 hint = f" An agent handles it in activity {item.activity_id}: {verb} that activity instead."
-            raise ItemRefused(f"The item is {item.current_state}, so you cannot {verb} it.{hint}")
+            raise MailboxError(
+                f"The item is {item.current_state}, so you cannot {verb} it.{hint}", code="item_refused"
+            )
         return Response(ItemSerializer(self.item(key, item_id)).data)
 
 

@@ -114,12 +114,6 @@ class WebhookDeliverySerializer(ResponseSerializer):
     ended_at = serializers.DateTimeField(allow_null=True)
 
 
-class TooManyWebhooks(ActivityError):
-    """The tenant has the maximum number of webhooks. It is limited because every event may be sent to each of them."""
-
-    code = "too_many_webhooks"
-
-
 @describe_resource(many="The webhooks", one="One webhook")
 class WebhookViewSet(VersionedResource):
     queryset = WebhookEndpoint.objects
@@ -151,7 +145,10 @@ class WebhookViewSet(VersionedResource):
         """
         most = settings.ORCHESTRATOR_WEBHOOKS_PER_TENANT
         if WebhookEndpoint.objects.for_tenant(self.tenant_id).count() >= most:
-            raise TooManyWebhooks(f"There are {most} webhooks, which is the maximum; remove one first.")
+            raise ActivityError(
+                f"There are {most} webhooks, which is the maximum; remove one first.",
+                code="too_many_webhooks",
+            )
         webhook = WebhookEndpoint(tenant_id=self.tenant_id)
         self._number_earlier_events()
         put_members(webhook, self.body, WebhookBodySerializer().fields)

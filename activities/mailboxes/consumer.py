@@ -19,7 +19,7 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
 from activities import dead_letter_records
-from activities.exceptions import LeaseLost, NotFound, OtherConsumer
+from activities.exceptions import LeaseLost, MailboxError, NotFound
 from activities.models import LeaderLease, Mailbox, MailboxBatch, MailboxItem
 from activities.models.dead_letter import BurialReason
 from activities.models.mailbox import BatchState, ItemState
@@ -66,7 +66,7 @@ def take(
 ) -> TakenBatch | None:
     """Take a batch; returns None if nothing is due. Before it locks anything, it waits for the end of a new first item's window.
 
-    Raises `NotFound`, `OtherConsumer`.
+    Raises `NotFound`, and `MailboxError` if an agent consumes it.
     """
     with tenant_scope(tenant_id):
         first = _list_due(_external_mailbox(tenant_id, key), now()).first()
@@ -117,7 +117,9 @@ def _external_mailbox(tenant_id: UUID, key: str, *, locked: bool = False) -> Mai
     rows = Mailbox.objects.for_tenant(tenant_id).filter(key=key)
     mailbox: Mailbox = (rows.select_for_update() if locked else rows).first_or_raise(NotFound("mailbox", key))
     if mailbox.agent_role:
-        raise OtherConsumer(f"The mailbox {key} is consumed by the agent {mailbox.agent_role}.")
+        raise MailboxError(
+            f"The mailbox {key} is consumed by the agent {mailbox.agent_role}.", code="other_consumer"
+        )
     return mailbox
 
 

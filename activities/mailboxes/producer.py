@@ -33,7 +33,7 @@ from django.db.models.functions import Coalesce, Now
 
 from activities import activity_tree, backlog, outbox, relay
 from activities.admission import Exchange
-from activities.exceptions import MailboxFull, OtherConsumer, SubmissionRaced
+from activities.exceptions import MailboxError, MailboxFull, SubmissionRaced
 from activities.models import Activity, ActivityRun, ApprovalLink, Mailbox, MailboxBatch, MailboxItem, Wake
 from activities.models.activity import in_status
 from activities.models.mailbox import BatchState, ItemKind, ItemSource, ItemState
@@ -77,20 +77,23 @@ class PostedItem:
 
 
 def open_mailbox(tenant_id: UUID, key: str, agent_role: str | None = None) -> Mailbox:
-    """Return the mailbox of this key, created if needed. Raises `OtherConsumer` if another role or external consumers consume it."""
+    """Return the mailbox of this key, created if needed. Raises `MailboxError` if another role or external consumers consume it."""
     mailbox, _ = Mailbox.objects.for_tenant(tenant_id).get_or_create(
         tenant_id=tenant_id, key=key, defaults={"agent_role": agent_role}
     )
     if agent_role and mailbox.agent_role != agent_role:
         consumer = f"the agent {mailbox.agent_role}" if mailbox.agent_role else "external consumers"
-        raise OtherConsumer(f"The mailbox {key} is consumed by {consumer}, not by the agent {agent_role}.")
+        raise MailboxError(
+            f"The mailbox {key} is consumed by {consumer}, not by the agent {agent_role}.",
+            code="other_consumer",
+        )
     return mailbox
 
 
 def post(tenant_id: UUID, key: str, new: NewItem, *, actor: str, bounded: bool = True) -> PostedItem:
     """Post an item, in the caller's `tenant_scope`. If an agent consumes the mailbox, delivers it in the same transaction.
 
-    Raises `OtherConsumer` and, if `bounded`, `MailboxFull` and `BacklogFull`.
+    Raises `MailboxError` and, if `bounded`, `MailboxFull` and `BacklogFull`.
     """
     mailbox = open_mailbox(tenant_id, key, new.agent_role)
     if (earlier := _find_duplicate(mailbox, new)) is not None:

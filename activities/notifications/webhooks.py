@@ -308,12 +308,6 @@ class WebhookOff(ActivityError):
     code = "webhook_off"
 
 
-class DeliveryUnderWay(ActivityError):
-    """The delivery has not ended yet."""
-
-    code = "delivery_under_way"
-
-
 class EventNotKept(ActivityError):
     """The event of this delivery is no longer kept, so there is nothing to send."""
 
@@ -330,13 +324,13 @@ def send_test(endpoint: WebhookEndpoint) -> WebhookDelivery:
 def send_again(endpoint: WebhookEndpoint, delivery_id: UUID) -> WebhookDelivery:
     """Start an ended delivery again with all its attempts and the same `webhook-id`. Must run in a `tenant_scope`.
 
-    Raises `WebhookOff`, `NotFound`, `DeliveryUnderWay` or `EventNotKept`.
+    Raises `WebhookOff`, `NotFound`, `ActivityError` if it has not ended, or `EventNotKept`.
     """
     _refuse_off(endpoint)
     own = WebhookDelivery.objects.for_tenant(endpoint.tenant_id).filter(pk=delivery_id, endpoint=endpoint)
     delivery: WebhookDelivery = own.select_for_update().first_or_raise(NotFound("delivery", delivery_id))
     if delivery.state in (WebhookDeliveryState.PENDING, WebhookDeliveryState.SENDING):
-        raise DeliveryUnderWay("The delivery is still in progress.")
+        raise ActivityError("The delivery is still in progress.", code="delivery_under_way")
     events = Event.objects.for_tenant(endpoint.tenant_id)
     if delivery.event_number is not None and not events.filter(number=delivery.event_number).exists():
         raise EventNotKept(f"Event {delivery.event_number} is no longer kept.")

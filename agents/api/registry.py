@@ -379,12 +379,6 @@ class AgentViewSet(VersionedResource):
 # A new secret to sign jobs and reports between the orchestrator and a tenant's agent: `POST /agent-configs/{role}/rotate-secret/`.
 
 
-class SecretUnreadable(TenantError):
-    """The key that sealed the secrets of this agent is gone."""
-
-    code = "secret_unreadable"
-
-
 class NewSecretSerializer(serializers.Serializer[Any]):
     """A secret. It is returned only once."""
 
@@ -419,7 +413,9 @@ class RotateSecret(Versioned, TenantView):
         try:
             secret = credentials.renew_signing_secret(config)
         except ConfigurationError as error:
-            raise SecretUnreadable(f"The secrets of {role} cannot be read any more: {error}") from error
+            raise TenantError(
+                f"The secrets of {role} cannot be read any more: {error}", code="secret_unreadable"
+            ) from error
         config.version += 1
         config.save(force_insert=config.version == 1)
         configuration.forget()

@@ -109,12 +109,6 @@ _DELETE = sql.SQL(
 )
 
 
-class StillActive(TenantError):
-    """The tenant is not suspended."""
-
-    code = "tenant_active"
-
-
 def find_unfinished(slug: str) -> UUID | None:
     """Return the id of a tenant with this slug whose deletion has not finished, even if its row is already deleted."""
     with system_scope():
@@ -123,10 +117,10 @@ def find_unfinished(slug: str) -> UUID | None:
 
 
 def erase(tenant_id: UUID, slug: str, report: Report) -> dict[str, int]:
-    """Delete all data of a suspended tenant, and return the counts by table or store. May be repeated. Raises `StillActive`."""
+    """Delete all data of a suspended tenant, and return the counts by table or store. May be repeated. `TenantError` for an active one."""
     with system_scope():
         if Tenant.objects.filter(pk=tenant_id, is_active=True).exists():
-            raise StillActive(f"{slug} is active. Suspend it first.")
+            raise TenantError(f"{slug} is active. Suspend it first.", code="tenant_active")
         DepartedTenant.objects.get_or_create(pk=tenant_id, defaults={"slug": slug})
     for batch in provider_batches.cancel_sent(tenant_id):
         report(f"not cancelled: {batch}; cancel it there")

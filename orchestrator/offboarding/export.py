@@ -38,19 +38,13 @@ OUTPUTS, LOGS = "outputs.jsonl", "run_logs.jsonl"
 Report = Callable[[str], object]
 
 
-class PurgedMeanwhile(TenantError):
-    """The tenant's data was deleted while it was exported."""
-
-    code = "tenant_purged"
-
-
 _ROWS = sql.SQL(
     "SELECT row_to_json(r)::text FROM (SELECT {columns} FROM {table} WHERE {key} = {tenant} ORDER BY {first}) AS r"
 )
 
 
 def export(tenant: Tenant, path: Path, report: Report) -> dict[str, dict[str, Any]]:
-    """Write the file, and return facts about its members. If it raises `OSError`, `DatabaseError`, `PyMongoError` or `PurgedMeanwhile`,
+    """Write the file, and return facts about its members. If it raises `OSError`, `DatabaseError`, `PyMongoError` or `TenantError`,
     there is no new file."""
     of_tenant = [field.column for field in Tenant._meta.concrete_fields if field.column]
     exported = {"tenants_tenant": of_tenant, **offboarding.exported_columns()}
@@ -83,11 +77,12 @@ def export(tenant: Tenant, path: Path, report: Report) -> dict[str, dict[str, An
 
 
 def _refuse_purged(tenant: Tenant) -> None:
-    """Raise `PurgedMeanwhile` if a purge has begun, because the documents that were read after the snapshot may then be incomplete."""
+    """Raise `TenantError` if a purge has begun, because the documents that were read after the snapshot may then be incomplete."""
     with system_scope():
         if DepartedTenant.objects.filter(pk=tenant.pk).exists():
-            raise PurgedMeanwhile(
-                f"{tenant.slug} was purged during the export, so its file would be incomplete."
+            raise TenantError(
+                f"{tenant.slug} was purged during the export, so its file would be incomplete.",
+                code="tenant_purged",
             )
 
 

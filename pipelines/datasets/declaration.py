@@ -28,7 +28,7 @@ from pipelines.data_sources import (
 )
 from pipelines.data_sources.catalogue import TableError
 from pipelines.definition.errors import InputError
-from pipelines.exceptions import AlreadyExists, DatasetInUse, TooManyDatasets
+from pipelines.exceptions import AlreadyExists, PipelineError
 from pipelines.models import Dataset, DatasetRow, Schedule
 from pipelines.tables import fetched
 from tenants.context import tenant_scope
@@ -55,15 +55,16 @@ class Declaration:
 
 
 def create(tenant_id: UUID, declaration: Declaration) -> Dataset:
-    """Create a dataset. Raises `TableError`, `RowsInvalid`, `AlreadyExists`, `TooManyDatasets`, and the errors of `put`."""
+    """Create a dataset. Raises `TableError`, `RowsInvalid`, `AlreadyExists`, `PipelineError` for one too many, and the errors of `put`."""
     table = _check_declaration(declaration)
     with tenant_scope(tenant_id):
         own = Dataset.objects.for_tenant(tenant_id)
         if own.filter(name=declaration.name).exists():
             raise AlreadyExists("dataset", declaration.name)
         if own.count() >= settings.ORCHESTRATOR_DATASETS_PER_TENANT:
-            raise TooManyDatasets(
-                f"There are {settings.ORCHESTRATOR_DATASETS_PER_TENANT} datasets, which is the maximum."
+            raise PipelineError(
+                f"There are {settings.ORCHESTRATOR_DATASETS_PER_TENANT} datasets, which is the maximum.",
+                code="too_many_datasets",
             )
         dataset = Dataset.objects.create(
             tenant_id=tenant_id,
@@ -91,7 +92,7 @@ def change(
 ) -> Dataset:
     """Change the members that are not None; `rows` replace all existing rows. Raises the errors of `create`, and `NotFound`.
 
-    Rows must fit the new fields. The values of a removed field are dropped; `DatasetInUse` if a schedule reads it.
+    Rows must fit the new fields. The values of a removed field are dropped; `PipelineError` if a schedule reads it.
     """
     with tenant_scope(tenant_id):
         dataset = lock_dataset(tenant_id, dataset_id)
@@ -106,8 +107,9 @@ def change(
         table, before = _check_declaration(declaration), tables.shape_of(dataset)
         removed = before.fields.keys() - table.fields.keys()
         if removed and (reading := schedules_reading(dataset, removed)):
-            raise DatasetInUse(
-                f"Fields to be removed from the dataset {dataset.name!r} are read by the schedules {_list_names(reading)}."
+            raise PipelineError(
+                f"Fields to be removed from the dataset {dataset.name!r} are read by the schedules {_list_names(reading)}.",
+                code="dataset_in_use",
             )
         if table != before and rows is None:
             _refit(dataset, before, table)
@@ -122,12 +124,13 @@ def change(
 
 
 def delete(tenant_id: UUID, dataset_id: UUID) -> None:
-    """Delete a dataset with all its rows. Raises `NotFound`, and `DatasetInUse` with the schedules that read it."""
+    """Delete a dataset with all its rows. Raises `NotFound`, and `PipelineError` with the schedules that read it."""
     with tenant_scope(tenant_id):
         dataset = lock_dataset(tenant_id, dataset_id)
         if reading := schedules_reading(dataset):
-            raise DatasetInUse(
-                f"The dataset {dataset.name!r} is read by the schedules {_list_names(reading)}."
+            raise PipelineError(
+                f"The dataset {dataset.name!r} is read by the schedules {_list_names(reading)}.",
+                code="dataset_in_use",
             )
         _empty_rows(dataset)
         dataset.delete()

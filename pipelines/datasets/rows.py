@@ -19,7 +19,7 @@ from django.db.models.functions import Now
 
 from pipelines import tables
 from pipelines.data_sources import Source, Table
-from pipelines.exceptions import DatasetFull, NotFound, RowsElsewhere
+from pipelines.exceptions import NotFound, PipelineError
 from pipelines.models import Dataset, DatasetRow
 from pipelines.tables import fetched
 from tenants.context import tenant_scope
@@ -48,7 +48,7 @@ def fill(
 ) -> FillResult:
     """Add the rows, or change those with the same `id`; with `replace`, remove all others. A `dry_run` changes nothing.
 
-    Raises `RowsInvalid`, `TooManyRows`, `DatasetFull`, `NotFound`, and `RowsElsewhere` if the rows are stored elsewhere.
+    Raises `RowsInvalid`, `TooManyRows`, `NotFound`, and `PipelineError` if they are too many, or stored elsewhere.
     """
     with tenant_scope(tenant_id):
         dataset = lock_dataset(tenant_id, dataset_id)
@@ -70,7 +70,10 @@ def put(dataset: Dataset, upload: Upload, *, replace: bool = False, dry_run: boo
     number = store.number() + len(added) - len(removed)
     most = settings.ORCHESTRATOR_DATASET_ROWS
     if number > most:
-        raise DatasetFull(f"{dataset.name} would have {number:,} rows, but at most {most:,} are allowed.")
+        raise PipelineError(
+            f"{dataset.name} would have {number:,} rows, but at most {most:,} are allowed.",
+            code="dataset_full",
+        )
     changed = {key: row for key, row in keyed.items() if before.get(key) != row}
     if (changed or removed) and not dry_run:
         store.write(changed, removed)
@@ -78,7 +81,7 @@ def put(dataset: Dataset, upload: Upload, *, replace: bool = False, dry_run: boo
 
 
 def remove(tenant_id: UUID, dataset_id: UUID, key: str) -> None:
-    """Remove a row. Raises `NotFound` if there is no such row, and `RowsElsewhere`."""
+    """Remove a row. Raises `NotFound` if there is no such row, and `PipelineError` if the rows are stored elsewhere."""
     with tenant_scope(tenant_id):
         dataset = lock_dataset(tenant_id, dataset_id)
         refuse_elsewhere(dataset)
@@ -110,16 +113,18 @@ def raise_version(dataset: Dataset, **changes: Any) -> None:
 def refuse_elsewhere(dataset: Dataset) -> None:
     if dataset.source not in (Source.DB, Source.CACHE):
         where = "at its address" if dataset.source == Source.API else "in the tenant's folder on the server"
-        raise RowsElsewhere(
-            f"The rows of {dataset.source}:{dataset.name} are {where}; they are read when a schedule runs."
+        raise PipelineError(
+            f"The rows of {dataset.source}:{dataset.name} are {where}; they are read when a schedule runs.",
+            code="rows_elsewhere",
         )
 
 
 def refuse_not_listed(dataset: Dataset) -> None:
-    """Raise `RowsElsewhere` unless the rows are in the database."""
+    """Raise `PipelineError` unless the rows are in the database."""
     if dataset.source == Source.CACHE:
-        raise RowsElsewhere(
-            f"The rows of cache:{dataset.name} are kept in Redis; they are read when a schedule runs."
+        raise PipelineError(
+            f"The rows of cache:{dataset.name} are kept in Redis; they are read when a schedule runs.",
+            code="rows_elsewhere",
         )
     refuse_elsewhere(dataset)
 

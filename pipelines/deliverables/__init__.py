@@ -25,7 +25,7 @@ from activities import states
 from activities.models import Activity
 from activities.models.activity import in_status
 from pipelines import period_counts
-from pipelines.exceptions import DeliverableInUse, NotFound
+from pipelines.exceptions import NotFound, PipelineError
 from pipelines.models import Deliverable, DeliverablePeriod, Pipeline, PipelineRun
 from pipelines.models.deliverable import DeliverableState, PeriodState, next_month
 from pipelines.models.run import RunState
@@ -81,7 +81,7 @@ def change(tenant_id: UUID, deliverable_id: UUID, values: Mapping[str, Any]) -> 
 
 
 def delete(tenant_id: UUID, deliverable_id: UUID) -> None:
-    """Delete a deliverable. Raises `NotFound`, and `DeliverableInUse` if it has periods or open work.
+    """Delete a deliverable. Raises `NotFound`, and `PipelineError` if it has periods or open work.
 
     Ended activities and runs, budgets and grants keep the id, as they may also keep an id of the tenant's own system.
     """
@@ -89,12 +89,15 @@ def delete(tenant_id: UUID, deliverable_id: UUID) -> None:
         # Starting a period locks this row until the period is committed.
         deliverable = _lock_deliverable(tenant_id, deliverable_id)
         if DeliverablePeriod.objects.for_tenant(tenant_id).filter(deliverable_id=deliverable_id).exists():
-            raise DeliverableInUse(f"The deliverable {deliverable.key!r} has periods; end it instead.")
+            raise PipelineError(
+                f"The deliverable {deliverable.key!r} has periods; end it instead.", code="deliverable_in_use"
+            )
         # Without its deliverable, open work could be delegated to any role.
         if uses := _open_work(tenant_id, deliverable_id):
-            raise DeliverableInUse(
+            raise PipelineError(
                 f"The deliverable {deliverable.key!r} has {' and '.join(uses)}; wait for their end or cancel them, "
-                "or end the deliverable instead."
+                "or end the deliverable instead.",
+                code="deliverable_in_use",
             )
         deliverable.delete()
 

@@ -43,7 +43,7 @@ _KINDS = {
 class PlanInvalid(PipelineError):
     """The plan is invalid. `errors` lists everything that is wrong with it."""
 
-    code: ClassVar[str] = "invalid_plan"
+    code = "invalid_plan"
     status: ClassVar[int] = 400
 
     def __init__(self, errors: Iterable[InputError]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import ClassVar
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q, QuerySet
@@ -39,7 +38,7 @@ UNSTARTED = "Cancelled while it was queued."
 class ExecutionEnded(PipelineError):
     """The execution has ended and can no longer be cancelled."""
 
-    code: ClassVar[str] = "execution_ended"
+    code = "execution_ended"
 
 
 def in_portions(keys: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, list[UUID]]]:

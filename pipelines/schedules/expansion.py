@@ -46,7 +46,7 @@ SAMPLED = 5  # jobs that a preview shows, and whose parameters it checks
 class ExpansionError(PipelineError):
     """The parameters cannot be expanded. `errors` lists each error with its path."""
 
-    code: ClassVar[str] = "invalid_params"
+    code = "invalid_params"
     status: ClassVar[int] = 400
 
     def __init__(self, errors: list[dict[str, str]]) -> None:
@@ -269,7 +269,7 @@ MOST_NAMED = 5  # errors of one job that its message lists; `faults` has all
 class TargetUnavailable(PipelineError):
     """The agent of a schedule does not exist, or is switched off."""
 
-    code: ClassVar[str] = "target_unavailable"
+    code = "target_unavailable"
 
 
 def definition_of(schedule: Schedule) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery, Value
@@ -161,7 +161,7 @@ def _each(keys: Iterable[tuple[UUID, UUID]], work: Callable[[UUID, UUID], object
 class ExecutionUnderWay(PipelineError):
     """An execution has not ended, and the schedule does not allow a second one."""
 
-    code: ClassVar[str] = "execution_under_way"
+    code = "execution_under_way"
 
 
 def run_now(

@@ -19,6 +19,7 @@ from tenants import channels, clock, tokens
 from tenants.admin.actions import Action, ActionsAdmin
 from tenants.admin.bases import NOTHING, PlatformAdmin, RecordAdmin, SeenForm, badge
 from tenants.admin.permissions import is_superuser
+from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Channel, IdempotentRequest, Membership, Passkey, SecondFactor
 from tenants.models.access import SavedView
 
@@ -102,7 +103,7 @@ class SavedViewAdmin(RecordAdmin):
 
 def _revoke(request: HttpRequest, token: ApiToken, notes: str) -> None:
     if not tokens.revoke(token):
-        raise tokens.AlreadyRevoked("it was already revoked.")
+        raise TenantError("it was already revoked.", code="already_revoked")
 
 
 REVOKE = Action(
