@@ -97,12 +97,6 @@ class SubmissionInvalid(ActivityError):
         self.errors = errors
 
 
-class SubmissionRaced(ActivityError):
-    """Equal submissions appeared and ended repeatedly, so none could be returned."""
-
-    code = "submission_raced"
-
-
 class OutputUnavailable(ActivityError):
     """The output exists, but its store does not answer."""
 

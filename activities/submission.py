@@ -19,7 +19,7 @@ from uuid import UUID
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.decision_rules import DecisionRules
-from activities.exceptions import SubmissionRaced
+from activities.exceptions import ActivityError
 from activities.models import Activity, Deadline
 from activities.models.activity import in_status
 from agents import configuration
@@ -234,8 +234,9 @@ def submit(items: Sequence[NewActivity], *, actor: str, bounded: bool = True) ->
         if len(outcome) == len(items):
             break
     else:
-        raise SubmissionRaced(
-            "An equal activity began and ended at the same moment, again and again. Submit it again."
+        raise ActivityError(
+            "An equal activity began and ended at the same moment, again and again. Submit it again.",
+            code="submission_raced",
         )
     _count_repeated(tenant_id, [item for item in items if item.dedup_key and item.id not in created])
     _plan_deadlines(tenant_id, items, created)

@@ -19,10 +19,9 @@ from django.db.models.functions import Now
 
 from agents import registry, semantic_versions
 from agents.exceptions import (
-    AlreadyInProduction,
     DeploymentConflict,
     NotFound,
-    NothingToRollBackTo,
+    RegistryError,
     VersionInvalid,
 )
 from agents.models import Agent, AgentVersionDeployment
@@ -55,7 +54,7 @@ def deploy(
 ) -> AgentVersionDeployment:
     """Deploy a version to an environment. In production it replaces the current version, elsewhere only its own earlier deployment.
 
-    Raises `NotFound`, `VersionInvalid`, `AlreadyInProduction` or `DeploymentConflict`.
+    Raises `NotFound`, `VersionInvalid`, `DeploymentConflict`, or `RegistryError` if it is in production already.
     """
     if error := semantic_versions.error_of(version):
         raise VersionInvalid(error)
@@ -80,7 +79,7 @@ def deploy(
 def promote(role: str, deployment_id: UUID, *, actor: str) -> AgentVersionDeployment:
     """Promote this deployment's version, with its endpoint, to production. Works for former deployments as well.
 
-    Raises `NotFound`, `AlreadyInProduction`, or `DeploymentConflict` when another version was promoted meanwhile.
+    Raises `NotFound`, `RegistryError` if it is in production already, or `DeploymentConflict` when another version was promoted meanwhile.
     """
     current = in_production(role)
     deployment = AgentVersionDeployment.objects.filter(pk=deployment_id, agent_id=role).first()
@@ -93,14 +92,15 @@ def promote(role: str, deployment_id: UUID, *, actor: str) -> AgentVersionDeploy
 def roll_back(role: str, *, actor: str) -> AgentVersionDeployment:
     """Return to the previous version in production. A second rollback returns to the one before that, and so on.
 
-    Raises `NothingToRollBackTo`, or `DeploymentConflict` when another version was promoted meanwhile.
+    Raises `RegistryError` if there was none, or `DeploymentConflict` when another version was promoted meanwhile.
     """
     current = in_production(role)
     target = current.previous if current else None
     if current is None or target is None:
         reason = f"{current.version} is the first" if current else "there is none yet"
-        raise NothingToRollBackTo(
-            f"No version of {role!r} was in production before: {reason}. Deploy the version that you want and promote it."
+        raise RegistryError(
+            f"No version of {role!r} was in production before: {reason}. Deploy the version that you want and promote it.",
+            code="nothing_to_roll_back_to",
         )
     new = _copy(target, actor, promoted_from=target, previous=target.previous)
     return _put_into_production(new, current=current)
@@ -111,7 +111,7 @@ def _put_into_production(
 ) -> AgentVersionDeployment:
     """Replace the version `current` in production. Raises `DeploymentConflict` if it is no longer in production."""
     if current is not None and (current.version, current.endpoint) == (new.version, new.endpoint):
-        raise AlreadyInProduction(f"{current.version} is in production already.")
+        raise RegistryError(f"{current.version} is in production already.", code="already_in_production")
     with _translate_conflicts(), transaction.atomic(using=current_alias()):
         if current is not None:
             replaced = _current().filter(pk=current.pk)

@@ -130,18 +130,6 @@ class DeploymentConflict(RegistryError):
     code = "deployment_conflict"
 
 
-class AlreadyInProduction(RegistryError):
-    """The version is the one in production."""
-
-    code = "already_in_production"
-
-
-class NothingToRollBackTo(RegistryError):
-    """No version was in production before the current one."""
-
-    code = "nothing_to_roll_back_to"
-
-
 class VersionInvalid(RegistryError):
     """The version is not a semantic version."""
 

@@ -298,12 +298,12 @@ def page_of(rows: QuerySet[Any], by: str, after: str, size: int) -> tuple[list[A
 
     An invalid cursor means the first page.
     """
-    ordering = (f"-{by}", "-pk")
+    ordering, of = (f"-{by}", "-pk"), rows.model._meta.label
     with suppress(CursorRefused):
-        rows = rows.filter(Cursor.read(after, ordering).condition())
+        rows = rows.filter(Cursor.read(after, ordering, of).condition())
     page_rows = list(rows.order_by(*ordering)[: size + 1])
     is_last = len(page_rows) <= size
-    return page_rows[:size], "" if is_last else Cursor.at(page_rows[size - 1], ordering).text()
+    return page_rows[:size], "" if is_last else Cursor.at(page_rows[size - 1], ordering).text(of)
 
 
 # CSV files of a page's rows.

@@ -52,12 +52,6 @@ class RunEnded(PipelineError):
     code = "run_ended"
 
 
-class RunUnderWay(PipelineError):
-    """The run has not ended, so it cannot be replayed."""
-
-    code = "run_under_way"
-
-
 class ReplayUnderWay(PipelineError):
     """A replay of the run, or another run that does the same work, has not ended. Names that run."""
 
@@ -89,18 +83,6 @@ class PeriodNotPlanning(PipelineError):
     """The period has its plan already, or was cancelled."""
 
     code = "period_not_planning"
-
-
-class PlannerAtWork(PipelineError):
-    """The period's planner has not ended, so it may still produce a plan."""
-
-    code = "planner_at_work"
-
-
-class PeriodEnded(PipelineError):
-    """The period has ended and cannot be cancelled any more."""
-
-    code = "period_ended"
 
 
 class TooManyRows(PipelineError):

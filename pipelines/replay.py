@@ -20,7 +20,6 @@ from pipelines.exceptions import (
     PipelineDisabled,
     PipelineError,
     ReplayUnderWay,
-    RunUnderWay,
 )
 from pipelines.graph import StepState
 from pipelines.models import PipelineRun, StepRun
@@ -51,7 +50,7 @@ def replay(
 ) -> PipelineRun:
     """Start the new run. `new_input` replaces the outputs of earlier steps as the input of `from_step`.
 
-    Raises `NotFound`, `PipelineDisabled`, `RunUnderWay`, `ReplayUnderWay`, and `NotReplayable` with the error's path.
+    Raises `NotFound`, `PipelineDisabled`, `PipelineError` for a live run, `ReplayUnderWay`, and `NotReplayable` with the error's path.
     """
     with tenant_scope(tenant_id):
         old = _lock_ended_run(tenant_id, run_id)
@@ -98,7 +97,7 @@ def _lock_ended_run(tenant_id: UUID, run_id: UUID) -> PipelineRun:
     """Lock and return the run if it may be replayed now."""
     run, working = relatives.lock(tenant_id, run_id)
     if run.status == RunState.RUNNING:
-        raise RunUnderWay("The run has not ended. Cancel it, or wait until it ends.")
+        raise PipelineError("The run has not ended. Cancel it, or wait until it ends.", code="run_under_way")
     pipeline = run.version.pipeline
     if not pipeline.enabled:
         raise PipelineDisabled(f"The pipeline {pipeline.key!r} is switched off.")

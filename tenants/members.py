@@ -150,7 +150,6 @@ class MembershipChangeRefused(TenantError):
     """Base of the errors that refuse a change of a membership."""
 
     code = "membership_refused"
-    status = 400
 
 
 class MemberNotFound(MembershipChangeRefused):
@@ -158,34 +157,6 @@ class MemberNotFound(MembershipChangeRefused):
 
     code = "not_found"
     status = 404
-
-
-class LastAdmin(MembershipChangeRefused):
-    """The last admin cannot be removed, because nobody could change the tenant's settings any more."""
-
-    code = "last_admin"
-    status = 409
-
-
-class MemberChanged(MembershipChangeRefused):
-    """Somebody else has changed the membership since it was read."""
-
-    code = "member_changed"
-    status = 409
-
-
-class SlackUserRefused(MembershipChangeRefused):
-    """The Slack user's id is invalid, or is already linked to another member."""
-
-    code = "slack_user_refused"
-    status = 409
-
-
-class AlreadyMember(MembershipChangeRefused):
-    """The person is already a member: change their role instead."""
-
-    code = "already_exists"
-    status = 409
 
 
 def members_of(tenant_id: UUID) -> list[Membership]:
@@ -204,14 +175,15 @@ def change_member(
 ) -> Membership:
     """Change a member's roles, if their `fingerprint_of` is still `seen`.
 
-    Raises `Forbidden`, `MemberNotFound`, `MemberChanged` or `LastAdmin`.
+    Raises `Forbidden`, `MemberNotFound` or `MembershipChangeRefused`.
     """
     who.require_admin()
     with tenant_scope(who.tenant_id):
         member = _lock_member(who, membership_id)
         if fingerprint_of(member) != seen:
-            raise MemberChanged(
-                f"{member.user} was changed since you opened the page, and is now {member.role}."
+            raise MembershipChangeRefused(
+                f"{member.user} was changed since you opened the page, and is now {member.role}.",
+                code="member_changed",
             )
         if role != Role.ADMIN:
             _refuse_last_admin(who, member)
@@ -229,7 +201,7 @@ def change_member(
 
 
 def end_membership(who: Principal, membership_id: UUID) -> str:
-    """End a membership. Return the person's name. Raises `Forbidden`, `MemberNotFound` or `LastAdmin`."""
+    """End a membership. Return the person's name. Raises `Forbidden`, `MemberNotFound` or `MembershipChangeRefused`."""
     who.require_admin()
     with tenant_scope(who.tenant_id):
         member = _lock_member(who, membership_id)
@@ -246,7 +218,7 @@ def end_membership(who: Principal, membership_id: UUID) -> str:
 
 
 def add_member(who: Principal, username: str, role: Role, human_roles: Sequence[str]) -> Membership:
-    """Make a person a member. Raises `Forbidden`, `MemberNotFound` or `AlreadyMember`."""
+    """Make a person a member. Raises `Forbidden`, `MemberNotFound` or `MembershipChangeRefused`."""
     who.require_admin()
     if not who.is_platform_admin:
         raise Forbidden(
@@ -258,7 +230,7 @@ def add_member(who: Principal, username: str, role: Role, human_roles: Sequence[
         rows = Membership.objects.for_tenant(who.tenant_id)
         member, is_new = rows.get_or_create(tenant_id=who.tenant_id, user=user, defaults=values)
         if not is_new:
-            raise AlreadyMember(f"{username} is already a member.")
+            raise MembershipChangeRefused(f"{username} is already a member.", code="already_exists")
         audit.record_action(
             who,
             "membership.begun",
@@ -275,17 +247,20 @@ def link_slack(tenant_id: UUID, username: str, slack_user: str) -> Membership:
     """Link this Slack user, whose clicks then count as the member's; empty text removes the link. Must run in a `tenant_scope`.
 
     Only people with a shell of the platform can do this, not admins of a tenant: one person with several names would have several votes.
-    Raises `MemberNotFound`, or `SlackUserRefused` for an invalid id or another member's.
+    Raises `MemberNotFound`, or `MembershipChangeRefused` for an invalid id or another member's.
     """
     if slack_user and not _SLACK_USER.fullmatch(slack_user):
-        raise SlackUserRefused(
-            f"{slack_user!r} is not <workspace id>/<user id>, such as T012AB3CD/U045EF6GH."
+        raise MembershipChangeRefused(
+            f"{slack_user!r} is not <workspace id>/<user id>, such as T012AB3CD/U045EF6GH.",
+            code="slack_user_refused",
         )
     rows = Membership.objects.for_tenant(tenant_id)
     locked = rows.select_related("user").select_for_update(of=("self",)).filter(user__username=username)
     member: Membership = locked.first_or_raise(MemberNotFound(f"{username} is not a member."))
     if slack_user and rows.filter(slack_user=slack_user).exclude(pk=member.pk).exists():
-        raise SlackUserRefused(f"{slack_user} is already linked to another member.")
+        raise MembershipChangeRefused(
+            f"{slack_user} is already linked to another member.", code="slack_user_refused"
+        )
     member.slack_user = slack_user
     member.save(update_fields=["slack_user"])
     return member
@@ -330,7 +305,9 @@ def _refuse_last_admin(who: Principal, member: Membership) -> None:
     admins = Membership.objects.for_tenant(who.tenant_id).filter(role=Role.ADMIN, user__is_active=True)
     others = admins.exclude(pk=member.pk)
     if not others.exists():
-        raise LastAdmin(f"{member.user} is the only admin. Make somebody else an admin first.")
+        raise MembershipChangeRefused(
+            f"{member.user} is the only admin. Make somebody else an admin first.", code="last_admin"
+        )
 
 
 def _values_of(member: Membership) -> dict[str, object]:

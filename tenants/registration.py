@@ -14,12 +14,6 @@ from tenants.plain_names import LONGEST_NAME, error_of_name
 from tenants.signals import tenant_changed
 
 
-class SlugTaken(TenantError):
-    """Another tenant has this slug."""
-
-    code = "slug_taken"
-
-
 class InvalidSlug(TenantError):
     """A slug has up to 63 letters, digits, hyphens and underscores, and begins with a letter or digit."""
 
@@ -42,7 +36,7 @@ class TenantNotFound(TenantError):
 
 
 def register(slug: str, name: str = "") -> Tenant:
-    """Create a tenant. Raises `InvalidSlug`, `InvalidName` or `SlugTaken`."""
+    """Create a tenant. Raises `TenantError` for a slug or name that is invalid, or taken."""
     if reason := error_of_slug(slug):
         raise InvalidSlug(f"{slug!r} is not a slug: {reason}.")
     if len(slug) > 63:
@@ -58,7 +52,7 @@ def register(slug: str, name: str = "") -> Tenant:
             tenant_changed.send(sender=Tenant, tenant=tenant)
     except IntegrityError as error:
         # Row-level security hides the other tenant's row here: only the unique index detects it.
-        raise SlugTaken(f"A tenant {slug!r} exists already.") from error
+        raise TenantError(f"A tenant {slug!r} exists already.", code="slug_taken") from error
     return tenant
 
 

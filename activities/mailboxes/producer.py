@@ -33,7 +33,7 @@ from django.db.models.functions import Coalesce, Now
 
 from activities import activity_tree, backlog, outbox, relay
 from activities.admission import Exchange
-from activities.exceptions import MailboxError, MailboxFull, SubmissionRaced
+from activities.exceptions import ActivityError, MailboxError, MailboxFull
 from activities.models import Activity, ActivityRun, ApprovalLink, Mailbox, MailboxBatch, MailboxItem, Wake
 from activities.models.activity import in_status
 from activities.models.mailbox import BatchState, ItemKind, ItemSource, ItemState
@@ -192,8 +192,9 @@ def deliver(mailbox: Mailbox, item: MailboxItem, *, actor: str, bounded: bool = 
             item.activity_id = activity_id
             MailboxItem.objects.for_tenant(item.tenant_id).filter(pk=item.pk).update(activity_id=activity_id)
             return
-    raise SubmissionRaced(
-        "The activity of the mailbox's agent began and ended repeatedly at the same time. Try again."
+    raise ActivityError(
+        "The activity of the mailbox's agent began and ended repeatedly at the same time. Try again.",
+        code="submission_raced",
     )
 
 

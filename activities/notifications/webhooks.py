@@ -302,12 +302,6 @@ def _ms_since(began: float) -> int:
 TEST = "webhook.test"
 
 
-class WebhookOff(ActivityError):
-    """The webhook is switched off, so nothing is sent to it."""
-
-    code = "webhook_off"
-
-
 class EventNotKept(ActivityError):
     """The event of this delivery is no longer kept, so there is nothing to send."""
 
@@ -316,7 +310,7 @@ class EventNotKept(ActivityError):
 
 
 def send_test(endpoint: WebhookEndpoint) -> WebhookDelivery:
-    """Queue a test message. Raises `WebhookOff`. Must run in a `tenant_scope`."""
+    """Queue a test message. Raises `ActivityError` if it is switched off. Must run in a `tenant_scope`."""
     _refuse_off(endpoint)
     return WebhookDelivery.objects.create(tenant_id=endpoint.tenant_id, endpoint=endpoint, kind=TEST)
 
@@ -324,7 +318,7 @@ def send_test(endpoint: WebhookEndpoint) -> WebhookDelivery:
 def send_again(endpoint: WebhookEndpoint, delivery_id: UUID) -> WebhookDelivery:
     """Start an ended delivery again with all its attempts and the same `webhook-id`. Must run in a `tenant_scope`.
 
-    Raises `WebhookOff`, `NotFound`, `ActivityError` if it has not ended, or `EventNotKept`.
+    Raises `NotFound`, `ActivityError` if the webhook is off or the delivery has not ended, or `EventNotKept`.
     """
     _refuse_off(endpoint)
     own = WebhookDelivery.objects.for_tenant(endpoint.tenant_id).filter(pk=delivery_id, endpoint=endpoint)
@@ -341,7 +335,7 @@ def send_again(endpoint: WebhookEndpoint, delivery_id: UUID) -> WebhookDelivery:
 
 def _refuse_off(endpoint: WebhookEndpoint) -> None:
     if not endpoint.enabled:
-        raise WebhookOff("The webhook is switched off.")
+        raise ActivityError("The webhook is switched off.", code="webhook_off")
 
 
 # Signing secrets of webhooks: stored encrypted, decrypted only to sign, returned only once.

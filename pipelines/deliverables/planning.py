@@ -29,7 +29,7 @@ from pipelines import period_counts
 from pipelines.definition.errors import InputError
 from pipelines.deliverables import plans
 from pipelines.deliverables.plans import Offer, Plan, PlanInvalid, PlanItem
-from pipelines.exceptions import NotFound, PeriodNotPlanning, PlannerAtWork
+from pipelines.exceptions import NotFound, PeriodNotPlanning, PipelineError
 from pipelines.models import Deliverable, DeliverablePeriod, Pipeline, PipelineRun, PipelineVersion
 from pipelines.models.deliverable import PeriodState, end_of
 from pipelines.submission import NewRun, WhenFull, errors_of, start_runs
@@ -82,7 +82,7 @@ def follow_dead_letter(activity: Any) -> None:
 def ask_again(tenant_id: UUID, period_id: UUID, *, actor: str) -> DeliverablePeriod:
     """Ask the planner again after it produced no plan. Cancels open questions to people about the last attempt.
 
-    Raises `NotFound`, `PeriodNotPlanning`, `PlannerAtWork`.
+    Raises `NotFound`, `PeriodNotPlanning`, and `PipelineError` while the planner works.
     """
     with tenant_scope(tenant_id):
         period = _lock_unplanned_period(tenant_id, period_id, actor)
@@ -127,7 +127,9 @@ def _lock_unplanned_period(tenant_id: UUID, period_id: UUID, actor: str) -> Deli
     if period.status != PeriodState.PLANNING:
         raise PeriodNotPlanning(f"The period is {period.status}; only a period without a plan can get one.")
     if period.planner_activity_id != known.planner_activity_id:
-        raise PlannerAtWork(f"Activity {period.planner_activity_id} has just started to plan.")
+        raise PipelineError(
+            f"Activity {period.planner_activity_id} has just started to plan.", code="planner_at_work"
+        )
     return period
 
 
@@ -137,7 +139,10 @@ def _retire_planner(tenant_id: UUID, activity_id: UUID, actor: str) -> None:
     if planning is None:
         return
     if planning.agent_role and planning.status not in states.SETTLED:
-        raise PlannerAtWork(f"Activity {planning.pk} is still planning; wait for it, or cancel it first.")
+        raise PipelineError(
+            f"Activity {planning.pk} is still planning; wait for it, or cancel it first.",
+            code="planner_at_work",
+        )
     if planning.status not in states.FINAL:
         cancellation.cancel(tenant_id, planning.pk, actor=actor, reason=_RETIRED)
     for question in activity_tree.open_children(tenant_id, planning.pk, (LinkKind.ESCALATION,)):

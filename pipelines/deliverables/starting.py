@@ -23,7 +23,7 @@ from pipelines.deliverables import planning
 from pipelines.exceptions import (
     DeliverableNotActive,
     NotFound,
-    PeriodEnded,
+    PipelineError,
     RunEnded,
 )
 from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
@@ -145,7 +145,7 @@ REASON = "The period was cancelled."
 
 
 def cancel_period(tenant_id: UUID, period_id: UUID, *, actor: str, reason: str = "") -> DeliverablePeriod:
-    """Cancel a period. Raises `NotFound`, and `PeriodEnded` if it is completed."""
+    """Cancel a period. Raises `NotFound`, and `PipelineError` if it is completed."""
     with tenant_scope(tenant_id):
         planner_id, runs = _flag_cancelled(tenant_id, period_id)
     if planner_id is not None:
@@ -166,7 +166,7 @@ def _flag_cancelled(tenant_id: UUID, period_id: UUID) -> tuple[UUID | None, list
     )
     period = periods.first_or_raise(NotFound("period", period_id))
     if not flagged and period.status != PeriodState.CANCELLED:
-        raise PeriodEnded(f"The period is {period.status} already.")
+        raise PipelineError(f"The period is {period.status} already.", code="period_ended")
     if flagged:  # otherwise it is counted, and its runs may be deleted
         period_counts.recount(tenant_id, period_id)
     planners = Activity.objects.for_tenant(tenant_id).filter(pk=period.planner_activity_id)

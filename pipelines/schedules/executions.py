@@ -35,12 +35,6 @@ CLOSED_AT_ONCE = 200  # jobs that a cancellation ends before it returns; the bac
 UNSTARTED = "Cancelled while it was queued."
 
 
-class ExecutionEnded(PipelineError):
-    """The execution has ended and can no longer be cancelled."""
-
-    code = "execution_ended"
-
-
 def in_portions(keys: Iterable[tuple[UUID, UUID]]) -> Iterator[tuple[UUID, list[UUID]]]:
     """Yield rows for one transaction each: of one tenant, and few, so that a process that dies loses little work."""
     by_tenant: dict[UUID, list[UUID]] = {}
@@ -121,7 +115,7 @@ def cancel(tenant_id: UUID, execution_id: UUID, *, actor: str, reason: str = "")
     """Cancel an execution: waiting jobs never start, and running jobs are cancelled, each in its own transaction. Idempotent.
 
     Within a caller's transaction, the background task cancels the running jobs some seconds later. Raises `NotFound`, and
-    `ExecutionEnded` if the execution has ended in another way.
+    `PipelineError` if the execution has ended in another way.
     """
     is_outermost = current_tenant() is None
     with tenant_scope(tenant_id):
@@ -129,7 +123,9 @@ def cancel(tenant_id: UUID, execution_id: UUID, *, actor: str, reason: str = "")
         if execution is None:
             raise NotFound("execution", execution_id)
         if execution.status in jobs.ENDED:
-            raise ExecutionEnded(f"The execution has ended with {execution.status} already.")
+            raise PipelineError(
+                f"The execution has ended with {execution.status} already.", code="execution_ended"
+            )
         mark_cancelled(execution, actor=actor, reason=reason)
     if is_outermost:
         close_jobs(tenant_id, execution_id)

@@ -158,16 +158,10 @@ def _each(keys: Iterable[tuple[UUID, UUID]], work: Callable[[UUID, UUID], object
 # Runs by hand, independent of the schedule's times, even if it is disabled.
 
 
-class ExecutionUnderWay(PipelineError):
-    """An execution has not ended, and the schedule does not allow a second one."""
-
-    code = "execution_under_way"
-
-
 def run_now(
     tenant_id: UUID, schedule_id: UUID, *, actor: str, requested_identity: str = ""
 ) -> ScheduleExecution:
-    """Begin an execution without a nominal time. `requested_identity` is that of the caller. Raises `NotFound`, `ExecutionUnderWay`.
+    """Begin an execution without a nominal time. `requested_identity` is that of the caller. Raises `NotFound`, `PipelineError`.
 
     Within a caller's transaction, the background task expands it some seconds later.
     """
@@ -198,4 +192,6 @@ def _status_of_new_execution(schedule: Schedule) -> ExecutionStatus:
     if schedule.overlap == Overlap.QUEUE_ONE and queued is None:
         return ExecutionStatus.QUEUED
     first = unended.get(ExecutionStatus.RUNNING, queued)
-    raise ExecutionUnderWay(f"Execution {first} has not ended. Cancel it, or wait until it ends.")
+    raise PipelineError(
+        f"Execution {first} has not ended. Cancel it, or wait until it ends.", code="execution_under_way"
+    )

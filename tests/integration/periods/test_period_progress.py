@@ -15,7 +15,7 @@ from activities.human_tasks import human_work
 from activities.models import Alert
 from pipelines import deliverables, period_counts
 from pipelines.cancellation import cancel_run
-from pipelines.exceptions import PeriodEnded, PeriodNotPlanning
+from pipelines.exceptions import PeriodNotPlanning, PipelineError
 from pipelines.models import Deliverable, DeliverablePeriod, PipelineRun
 from pipelines.submission import NewRun, start_run
 from tenants.context import tenant_scope
@@ -315,7 +315,7 @@ def test_cancelling_a_period_while_its_plan_arrives_leaves_nothing_running(
 def test_a_completed_period_cannot_be_cancelled(engine: Engine, acme: Tenant, may: DeliverablePeriod) -> None:
     engine.drain()
 
-    with pytest.raises(PeriodEnded, match="completed"):
+    with pytest.raises(PipelineError, match="completed"):
         deliverables.cancel_period(acme.pk, may.pk, actor="user:ann")
 
 
