@@ -48,7 +48,7 @@ def test_a_failed_planner_puts_the_period_at_risk_until_it_is_retried(
 def test_only_a_planner_that_ended_without_a_plan_can_be_asked_again(
     engine: Engine, acme: Tenant, may: DeliverablePeriod
 ) -> None:
-    with pytest.raises(PipelineError, match="still planning|just started"):
+    with pytest.raises(PipelineError, match=r"still planning|just started"):
         deliverables.ask_again(acme.pk, may.pk, actor="user:ann")
     first = planner(acme, may)
     cancellation.cancel(acme.pk, first.pk, actor="user:ann")
