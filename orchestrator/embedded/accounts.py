@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from orchestrator.embedded.errors import NoAccount
+from orchestrator.embedded.errors import EmbeddedError
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,11 @@ def account_for(folder: Path) -> Account | None:
     for name in CANDIDATES:
         with suppress(KeyError):
             return _account(pwd.getpwnam(name))
-    raise NoAccount(CANDIDATES)
+    raise EmbeddedError(
+        f"PostgreSQL does not run as root, and none of the accounts {', '.join(CANDIDATES)} exists. "
+        "Run as an ordinary user, or set DATABASE_URL to a server of your own.",
+        code="no_account",
+    )
 
 
 def change_owner(path: Path, account: Account) -> None:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from orchestrator.embedded.errors import HomeBusy, HomeUnusable
+from orchestrator.embedded.errors import EmbeddedError, HomeBusy
 from orchestrator.embedded.identity import ProcessIdentity, wait_until
 
 LOCK_SECONDS = 180.0  # longer than a start with crash recovery may take
@@ -88,7 +88,7 @@ class ServiceHome:
 
     @contextmanager
     def lock(self, name: str = "lock", seconds: float = LOCK_SECONDS) -> Iterator[None]:
-        """Hold a lock of this home; the kernel releases it if the holder dies. Raises `HomeBusy` after `seconds`, and `HomeUnusable`."""
+        """Hold a lock of this home; the kernel releases it if the holder dies. Raises `HomeBusy` after `seconds`, or `EmbeddedError`."""
         path = self.path / name
         with self._open_lock(path) as file:
             if not wait_until(lambda: _try_lock(file.fileno()), seconds):
@@ -104,7 +104,10 @@ class ServiceHome:
             self._make()
             return path.open("a+")
         except OSError as error:
-            raise HomeUnusable(self.path, error.strerror) from error
+            raise EmbeddedError(
+                f"The folder {self.path} cannot be used: {error.strerror}. Choose another one with ORCHESTRATOR_HOME.",
+                code="home_unusable",
+            ) from error
 
     def _make(self) -> None:
         # Others may walk through it, because PostgreSQL's account must if we are root. Its contents are closed.

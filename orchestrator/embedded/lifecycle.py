@@ -20,7 +20,7 @@ from typing import Literal
 import psutil
 
 from orchestrator.embedded import accounts
-from orchestrator.embedded.errors import ServerFailed, ServerImmortal, ServerSilent, UnknownService
+from orchestrator.embedded.errors import EmbeddedError, ServerFailed
 from orchestrator.embedded.home import (
     SERVICES,
     Endpoints,
@@ -117,7 +117,10 @@ def _servers(home: ServiceHome, names: Iterable[str]) -> list[Server]:
     names = tuple(names)
     for name in names:
         if name not in _SERVERS:
-            raise UnknownService(name, SERVICES)
+            known = ", ".join(SERVICES)
+            raise EmbeddedError(
+                f"There is no embedded server {name!r}. Choose among {known}.", code="unknown_service"
+            )
     return [_SERVERS[name](home) for name in SERVICES if name in names]
 
 
@@ -182,7 +185,12 @@ def _wait_until_ready(server: Server, record: ServerRecord, since: int) -> None:
         return ready or not record.is_alive()
 
     if not wait_until(is_ready_or_dead, server.start_seconds):
-        raise ServerSilent(server.name, server.start_seconds, tail(server.log), server.log)
+        raise EmbeddedError(
+            f"{server.name} did not answer within {server.start_seconds:.0f} s. It is still running; stop it with "
+            f"`python -m orchestrator.embedded stop` and try again. The end of {server.log}:\n"
+            f"{tail(server.log) or '(nothing was written)'}",
+            code="server_silent",
+        )
     if not ready or not record.is_alive():
         raise ServerFailed(
             server.name, "the server ended while starting", tail(server.log, since), server.log
@@ -208,7 +216,7 @@ def end_strays(server: Server) -> None:
     """End every process of this server, recorded or not, and clean up after killed ones.
 
     Strays are children of a killed server that have not noticed it yet, or servers whose starter died before it
-    could record them. Raises `ServerImmortal` if some survive SIGKILL.
+    could record them. Raises `EmbeddedError` if some survive SIGKILL.
     """
     for number, seconds in ((server.stop_signal, server.stop_seconds), (signal.SIGKILL, KILL_SECONDS)):
         if not (strays := strays_of(server)):
@@ -218,7 +226,11 @@ def end_strays(server: Server) -> None:
             stray.send(signal.SIGCONT)
         wait_until(lambda strays=strays: not any(stray.is_alive() for stray in strays), seconds)  # type: ignore[misc]
     if strays := strays_of(server):
-        raise ServerImmortal(server.name, [stray.pid for stray in strays])
+        pids = ", ".join(str(stray.pid) for stray in strays)
+        raise EmbeddedError(
+            f"{server.name}: the processes {pids} did not end after SIGKILL. Look at them with `ps -p`.",
+            code="server_immortal",
+        )
     server.clear_remains()
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from orchestrator.embedded import accounts
-from orchestrator.embedded.errors import FolderUnreachable, ServerFailed
+from orchestrator.embedded.errors import EmbeddedError, ServerFailed
 from orchestrator.embedded.home import write_private
 from orchestrator.embedded.server import Launch, Server, program
 
@@ -126,7 +126,11 @@ class PostgresServer(Server):
                 **accounts.switch_to(account),
             )
         except (OSError, subprocess.CalledProcessError) as error:
-            raise FolderUnreachable(postgres, account.name) from error
+            raise EmbeddedError(
+                f"PostgreSQL does not run as root, and the account {account.name} cannot reach {postgres}. Run as an "
+                "ordinary user, or make every folder above it searchable (chmod o+x).",
+                code="folder_unreachable",
+            ) from error
 
     def _make_cluster(self, account: accounts.Account | None, *, durable: bool) -> None:
         draft, password = self.folder / "data.new", self.folder / "password"

@@ -88,17 +88,6 @@ FIRST, LAST = 20_000, 32_000
 TRIES = 200
 
 
-class NoFreePort(EmbeddedError):
-    """No port could be bound on loopback."""
-
-    code = "no_free_port"
-
-    def __init__(self) -> None:
-        super().__init__(
-            f"There is no free TCP port on 127.0.0.1 between {FIRST} and {LAST}. Stop servers that you do not need."
-        )
-
-
 def keep_or_choose_port(previous: int | None) -> int:
     """Return the previous port if it is free, or else another one."""
     if previous and is_free(previous):
@@ -108,7 +97,10 @@ def keep_or_choose_port(previous: int | None) -> int:
         port = random.randrange(FIRST, LAST)  # noqa: S311 - not a secret
         if is_free(port):
             return port
-    raise NoFreePort
+    raise EmbeddedError(
+        f"There is no free TCP port on 127.0.0.1 between {FIRST} and {LAST}. Stop servers that you do not need.",
+        code="no_free_port",
+    )
 
 
 def is_listening(port: int) -> bool:

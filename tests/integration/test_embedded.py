@@ -29,7 +29,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from orchestrator import embedded
-from orchestrator.embedded.errors import ServerFailed, UnknownService
+from orchestrator.embedded.errors import EmbeddedError, ServerFailed
 
 pytestmark = pytest.mark.long
 
@@ -388,7 +388,7 @@ def test_a_home_can_run_some_of_the_servers(home: embedded.ServiceHome) -> None:
 
     assert endpoints.database_url == endpoints.redis_url == ""
     assert list(endpoints.as_environment()) == ["MONGODB_URI"]
-    with pytest.raises(UnknownService, match="no embedded server 'oracle'"):
+    with pytest.raises(EmbeddedError, match="no embedded server 'oracle'"):
         start(home, "oracle")
 
 
