@@ -28,13 +28,6 @@ class PipelineDisabled(PipelineError):
     code = "pipeline_disabled"
 
 
-class ReservedParams(PipelineError):
-    """A parameter has a name that is reserved for the items of a fan-out."""
-
-    code = "reserved_params"
-    status = 400
-
-
 class InvalidParams(PipelineError):
     """An agent of the pipeline would refuse its parameters. `errors` names each error with its path."""
 
@@ -83,13 +76,6 @@ class PeriodNotPlanning(PipelineError):
     """The period has its plan already, or was cancelled."""
 
     code = "period_not_planning"
-
-
-class TooManyRows(PipelineError):
-    """The call has more rows than the limit allows."""
-
-    code = "too_many_rows"
-    status = 413
 
 
 class SourceUnavailable(PipelineError):

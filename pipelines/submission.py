@@ -17,7 +17,7 @@ from activities.submission import begin, newcomers
 from pipelines.conditions import RESERVED
 from pipelines.definition import InputError, StepDefinition
 from pipelines.definition.errors import at
-from pipelines.exceptions import InvalidParams, NotFound, PipelineDisabled, ReservedParams
+from pipelines.exceptions import InvalidParams, NotFound, PipelineDisabled, PipelineError
 from pipelines.graph import Advance, StepState
 from pipelines.models import PipelineRun
 from pipelines.models.run import StepReason
@@ -72,7 +72,7 @@ class NewRun:
 
 
 def start_run(tenant_id: UUID, pipeline_key: str, new: NewRun, *, actor: str) -> PipelineRun:
-    """Start one run of the pipeline's newest version. Raises `NotFound`, `PipelineDisabled`, `ReservedParams`, `InvalidParams`,
+    """Start one run of the pipeline's newest version. Raises `NotFound`, `PipelineDisabled`, `PipelineError`, `InvalidParams`,
     `BacklogFull`."""
     return start_runs(tenant_id, pipeline_key, [new], actor=actor)[0]
 
@@ -183,9 +183,9 @@ def _first_newcomers(plan: Compiled, new: NewRun) -> list[backlog.Newcomer]:
 
 
 def _refuse_reserved(plan: Compiled, news: Sequence[NewRun]) -> None:
-    """Raise `ReservedParams` if a parameter of a run has the name of one that each branch of a fan-out gets."""
+    """Raise `PipelineError` if a parameter of a run has the name of one that each branch of a fan-out gets."""
     if taken := _find_reserved(plan, {name for new in news for name in new.params}):
-        raise ReservedParams(_explain_reserved(plan, taken[0]))
+        raise PipelineError(_explain_reserved(plan, taken[0]), code="reserved_params", status=400)
 
 
 def _find_reserved(plan: Compiled, names: Collection[str]) -> list[str]:

@@ -35,13 +35,6 @@ STANDING = Case(
 )
 
 
-class ChannelExpiryPast(TenantError):
-    """A channel cannot be active until a time in the past."""
-
-    code = "expiry_in_the_past"
-    status = 400
-
-
 def expire(tenant_id: UUID, channel_id: UUID, *, seen_at: datetime | None = None) -> bool:
     """Mark the channel as expired. Return whether this call marked it.
 
@@ -92,10 +85,12 @@ def _announce(tenant_id: UUID, channel_id: UUID) -> bool:
 def reactivate(tenant_id: UUID, channel_id: UUID, *, expires_at: datetime | None = None) -> Channel:
     """Mark the channel as active again, until `expires_at` if that is known. Idempotent.
 
-    A past expiry time is removed. Raises `NotFound` or `ChannelExpiryPast`.
+    A past expiry time is removed. Raises `NotFound`, or `TenantError` for a time in the past.
     """
     if expires_at is not None and expires_at <= clock.now():
-        raise ChannelExpiryPast(f"{expires_at:%Y-%m-%dT%H:%M:%SZ} is in the past.")
+        raise TenantError(
+            f"{expires_at:%Y-%m-%dT%H:%M:%SZ} is in the past.", code="expiry_in_the_past", status=400
+        )
     until: Any = expires_at or Case(When(expires_at__gt=Now(), then=F("expires_at")), default=None)
     with tenant_scope(tenant_id):
         rows = Channel.objects.for_tenant(tenant_id).filter(pk=channel_id)

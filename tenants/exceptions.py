@@ -10,11 +10,11 @@ class Refusal(Exception):
     """What was requested cannot be done. The base of each app's errors for users. `code` is for programs, and never changes."""
 
     code: str
-    status: ClassVar[int] = 409  # of an answer over HTTP
+    status: int = 409  # of an answer over HTTP
 
-    def __init__(self, message: str, *, code: str | None = None) -> None:
+    def __init__(self, message: str, *, code: str | None = None, status: int | None = None) -> None:
         super().__init__(message)
-        self.code = code or self.code
+        self.code, self.status = code or self.code, status or self.status
 
 
 class TenantError(Refusal):

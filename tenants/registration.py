@@ -14,20 +14,6 @@ from tenants.plain_names import LONGEST_NAME, error_of_name
 from tenants.signals import tenant_changed
 
 
-class InvalidSlug(TenantError):
-    """A slug has up to 63 letters, digits, hyphens and underscores, and begins with a letter or digit."""
-
-    code = "invalid_slug"
-    status = 400
-
-
-class InvalidName(TenantError):
-    """A name is one line of at most 200 visible characters."""
-
-    code = "invalid_name"
-    status = 400
-
-
 class TenantNotFound(TenantError):
     """No tenant has this slug."""
 
@@ -38,13 +24,19 @@ class TenantNotFound(TenantError):
 def register(slug: str, name: str = "") -> Tenant:
     """Create a tenant. Raises `TenantError` for a slug or name that is invalid, or taken."""
     if reason := error_of_slug(slug):
-        raise InvalidSlug(f"{slug!r} is not a slug: {reason}.")
+        raise TenantError(f"{slug!r} is not a slug: {reason}.", code="invalid_slug", status=400)
     if len(slug) > 63:
-        raise InvalidSlug(f"The slug has {len(slug)} characters; 63 are allowed.")
+        raise TenantError(
+            f"The slug has {len(slug)} characters; 63 are allowed.", code="invalid_slug", status=400
+        )
     if len(name) > LONGEST_NAME:
-        raise InvalidName(f"The name has {len(name)} characters; {LONGEST_NAME} are allowed.")
+        raise TenantError(
+            f"The name has {len(name)} characters; {LONGEST_NAME} are allowed.",
+            code="invalid_name",
+            status=400,
+        )
     if problem := error_of_name(name):
-        raise InvalidName(f"The name {problem}.")
+        raise TenantError(f"The name {problem}.", code="invalid_name", status=400)
     tenant = Tenant(id=uuid7(), slug=slug, name=name.strip() or slug)
     try:
         with tenant_scope(tenant.pk):

@@ -36,13 +36,6 @@ class ViewNotFound(ViewRefused):
     status = 404
 
 
-class ViewNameTaken(ViewRefused):
-    """Two views of a page with one name could not be told apart."""
-
-    code = "already_exists"
-    status = 409
-
-
 class TooManyViews(ViewRefused):
     """The maximum number of views is reached. Delete one that nobody needs."""
 
@@ -151,7 +144,9 @@ def _save(view: SavedView) -> None:
         with transaction.atomic(using=APP):
             view.save()
     except IntegrityError as error:
-        raise ViewNameTaken(f"There is a view “{view.name}” of this page already.") from error
+        raise ViewRefused(
+            f"There is a view “{view.name}” of this page already.", code="already_exists", status=409
+        ) from error
 
 
 def _record(

@@ -302,13 +302,6 @@ def _ms_since(began: float) -> int:
 TEST = "webhook.test"
 
 
-class EventNotKept(ActivityError):
-    """The event of this delivery is no longer kept, so there is nothing to send."""
-
-    code = "events_gone"
-    status = 410
-
-
 def send_test(endpoint: WebhookEndpoint) -> WebhookDelivery:
     """Queue a test message. Raises `ActivityError` if it is switched off. Must run in a `tenant_scope`."""
     _refuse_off(endpoint)
@@ -318,7 +311,7 @@ def send_test(endpoint: WebhookEndpoint) -> WebhookDelivery:
 def send_again(endpoint: WebhookEndpoint, delivery_id: UUID) -> WebhookDelivery:
     """Start an ended delivery again with all its attempts and the same `webhook-id`. Must run in a `tenant_scope`.
 
-    Raises `NotFound`, `ActivityError` if the webhook is off or the delivery has not ended, or `EventNotKept`.
+    Raises `NotFound`, and `ActivityError` if the webhook is off, the delivery has not ended or its event is gone.
     """
     _refuse_off(endpoint)
     own = WebhookDelivery.objects.for_tenant(endpoint.tenant_id).filter(pk=delivery_id, endpoint=endpoint)
@@ -327,7 +320,9 @@ def send_again(endpoint: WebhookEndpoint, delivery_id: UUID) -> WebhookDelivery:
         raise ActivityError("The delivery is still in progress.", code="delivery_under_way")
     events = Event.objects.for_tenant(endpoint.tenant_id)
     if delivery.event_number is not None and not events.filter(number=delivery.event_number).exists():
-        raise EventNotKept(f"Event {delivery.event_number} is no longer kept.")
+        raise ActivityError(
+            f"Event {delivery.event_number} is no longer kept.", code="events_gone", status=410
+        )
     own.update(state=WebhookDeliveryState.PENDING, attempts=0, next_attempt_at=Now(), ended_at=None)
     delivery.refresh_from_db()
     return delivery

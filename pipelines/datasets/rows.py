@@ -48,7 +48,7 @@ def fill(
 ) -> FillResult:
     """Add the rows, or change those with the same `id`; with `replace`, remove all others. A `dry_run` changes nothing.
 
-    Raises `RowsInvalid`, `TooManyRows`, `NotFound`, and `PipelineError` if they are too many, or stored elsewhere.
+    Raises `RowsInvalid`, `NotFound`, and `PipelineError` if they are too many, or stored elsewhere.
     """
     with tenant_scope(tenant_id):
         dataset = lock_dataset(tenant_id, dataset_id)

@@ -16,7 +16,7 @@ from django.conf import settings
 from pipelines.data_sources import RowError, Table, read_row, read_table
 from pipelines.definition.errors import DefinitionError, InputError, at, quote_value
 from pipelines.definition.reading import number
-from pipelines.exceptions import PipelineError, TooManyRows
+from pipelines.exceptions import PipelineError
 from pipelines.tables import BadTable, csv_lines, plain
 from tenants import strict_json
 
@@ -46,10 +46,10 @@ class Upload:
 
 
 def refuse_too_many(upload: Upload) -> None:
-    """Raise `TooManyRows` for more rows than one call may bring."""
+    """Raise `PipelineError` for more rows than one call may bring."""
     most = settings.ORCHESTRATOR_DATASET_ROWS_PER_CALL
     if len(upload.rows) > most:
-        raise TooManyRows(f"One call may bring at most {most:,} rows.")
+        raise PipelineError(f"One call may bring at most {most:,} rows.", code="too_many_rows", status=413)
 
 
 def validate_rows(upload: Upload, table: Table) -> list[Row]:

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from agents.input_schemas import missing_member
 from pipelines.definition.errors import Errors, InputError, at, path_of
@@ -44,7 +44,7 @@ class PlanInvalid(PipelineError):
     """The plan is invalid. `errors` lists everything that is wrong with it."""
 
     code = "invalid_plan"
-    status: ClassVar[int] = 400
+    status = 400
 
     def __init__(self, errors: Iterable[InputError]) -> None:
         self.errors = list(errors)

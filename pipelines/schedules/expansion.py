@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from activities import backlog
@@ -47,7 +47,7 @@ class ExpansionError(PipelineError):
     """The parameters cannot be expanded. `errors` lists each error with its path."""
 
     code = "invalid_params"
-    status: ClassVar[int] = 400
+    status = 400
 
     def __init__(self, errors: list[dict[str, str]]) -> None:
         super().__init__("; ".join(f"{error['path']}: {error['message']}" for error in errors))

@@ -47,13 +47,6 @@ MARK_KEPT = timedelta(seconds=60)  # longer than any request may take
 _IN_PROGRESS_MESSAGE = "A request with this Idempotency-Key is still being processed. Try again in a moment."
 
 
-class KeyReused(TenantError):
-    """The Idempotency-Key was used before, for a different request."""
-
-    code = "idempotency_key_reused"
-    status = 422
-
-
 class StillInProgress(TenantError):
     """The first request with this Idempotency-Key has not ended yet."""
 
@@ -75,7 +68,11 @@ class _Key:
 
     def refuse_other(self, earlier: IdempotentRequest) -> None:
         if earlier.request_digest != self.request_digest:
-            raise KeyReused("This Idempotency-Key was used for a different request. Use a new key.")
+            raise TenantError(
+                "This Idempotency-Key was used for a different request. Use a new key.",
+                code="idempotency_key_reused",
+                status=422,
+            )
 
     def repeat(self, earlier: IdempotentRequest) -> HttpResponse:
         """Return the stored answer."""

@@ -191,7 +191,7 @@ def _of_framework(error: rest.APIException) -> Problem:
 
 
 def _of_app(error: BaseException) -> Problem | None:
-    code, status = getattr(error, "code", None), getattr(type(error), "status", None)
+    code, status = getattr(error, "code", None), getattr(error, "status", None)
     if not isinstance(code, str) or not isinstance(status, int):
         return None
     return Problem(

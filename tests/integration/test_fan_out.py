@@ -14,7 +14,7 @@ from activities.human_tasks import decisions, human_work
 from console.inbox import detail
 from pipelines import waiting_steps
 from pipelines.cancellation import cancel_run
-from pipelines.exceptions import ReservedParams
+from pipelines.exceptions import PipelineError
 from tenants.models import Tenant
 from tests.flows import BROKEN, Flow, step
 
@@ -418,7 +418,7 @@ def test_a_run_whose_outputs_can_never_be_read_in_time_keeps_no_other_from_its_d
 
 
 def test_a_run_cannot_have_parameters_that_are_reserved_for_items(start: Start) -> None:
-    with pytest.raises(ReservedParams, match="its own item"):
+    with pytest.raises(PipelineError, match="its own item"):
         start(step("write", for_each="params.topics"), params={"topics": TOPICS, "item": 1})
 
 

@@ -258,7 +258,7 @@ def test_a_delivery_whose_event_is_no_longer_stored_fails_at_once_and_not_becaus
     [failed] = deliveries(tenant)
     assert (failed.state, failed.error, receiver.posted) == ("failed", webhooks.NOT_KEPT, [])
     assert (stored(endpoint).failures, stored(endpoint).paused_until) == (0, None)
-    with tenant_scope(tenant.pk), pytest.raises(webhooks.EventNotKept):
+    with tenant_scope(tenant.pk), pytest.raises(ActivityError, match="no longer kept"):
         webhooks.send_again(endpoint, failed.pk)
 
 
