@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from agents import configuration
 from agents.api.role_names import RoleName
-from agents.exceptions import AgentError, AlreadyExists
+from agents.exceptions import AlreadyExists, RegistryError
 from agents.models import LONGEST_SKILL, LONGEST_SKILL_DESCRIPTION, Skill, SkillKind, skill_key_validator
 from agents.routing import role_named
 from tenants.api.documentation import change, creation, removal
@@ -34,13 +34,6 @@ from tenants.models import Role
 SKILLS = "/api/v1/skills/"
 MOST_SKILLS = 100  # per tenant, because the prompt lists all skills of a role
 MOST_ROLES = 100
-
-
-class TooManySkills(AgentError):
-    """The tenant has as many skills as it may have."""
-
-    code = "too_many_skills"
-    status = 409
 
 
 class SkillShortSerializer(ResponseSerializer):
@@ -139,7 +132,9 @@ class SkillViewSet(VersionedResource):
             raise AlreadyExists("skill", body["key"])
         # Counted afterwards, because creating a skill takes the lock of `tenants.bounds`.
         if own.count() > MOST_SKILLS:
-            raise TooManySkills(f"There are already {MOST_SKILLS} skills, which is the maximum.")
+            raise RegistryError(
+                f"There are already {MOST_SKILLS} skills, which is the maximum.", code="too_many_skills"
+            )
         skill.refresh_from_db()
         return self.answer_created(skill)
 
