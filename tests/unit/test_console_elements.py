@@ -1,35 +1,13 @@
-"""Elements of console pages: cursors of lists, labels of states, bars and the menu."""
+"""Elements of console pages: labels of states, bars and the menu."""
 
 from __future__ import annotations
-
-from datetime import UTC, datetime
-from uuid import UUID
-
-import pytest
 
 from activities.states import RunStatus, Status
 from console import navigation
 from console.labels import tone_of, words_of
-from console.page import Cursor
 from console.templatetags.console import bars
 from pipelines.diagram import TONES
 from pipelines.models.run import RunState
-
-ID = UUID("01a20146-3c77-704b-9279-1d37fd515cc4")
-
-
-@pytest.mark.parametrize("microsecond", [0, 1, 499_999, 999_999])
-def test_a_cursor_survives_its_address(microsecond: int) -> None:
-    cursor = Cursor(datetime(2026, 5, 1, 12, 30, 59, microsecond, tzinfo=UTC), ID)
-
-    assert Cursor.read(str(cursor)) == cursor
-
-
-@pytest.mark.parametrize(
-    "text", ["", "x", "1.x", f"x.{ID.hex}", f"9999999999999999999999.{ID.hex}", "1.", "."]
-)
-def test_an_invalid_cursor_is_none(text: str) -> None:
-    assert Cursor.read(text) is None
 
 
 def test_every_state_has_a_tone_that_the_style_sheet_knows() -> None:
