@@ -131,6 +131,17 @@ def inbox(principal: Principal, view: View) -> Inbox:
     )
 
 
+def is_listed(principal: Principal, view: View, item: str) -> bool:
+    """Return whether the item with this id is still in the list, on any page."""
+    try:
+        item_id = UUID(item)
+    except ValueError:
+        return False
+    with tenant_scope(principal.tenant_id):
+        rows = narrow(search_open(principal, view), principal, view)
+        return rows.filter(pk=item_id).exists()
+
+
 def _rows_of(
     every: QuerySet[Any], counts: Mapping[str, int], principal: Principal, view: View
 ) -> tuple[list[Row], bool]:

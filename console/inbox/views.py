@@ -16,7 +16,7 @@ from activities.notifications.digests import zone_of
 from console.inbox import actions, snooze, undo
 from console.inbox.actions import Result
 from console.inbox.detail import Item, item
-from console.inbox.listing import View, inbox, list_closed
+from console.inbox.listing import View, inbox, is_listed, list_closed
 from console.inbox.snooze import choices, until
 from console.live import requested_parts
 from console.page import ACTING, PageContext, id_or_404, page
@@ -156,10 +156,9 @@ def _redirect_to_list(view: View) -> HttpResponse:
 
 
 def _redirect_to_next(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    """Redirect after an answer: to the next item if it is still open, else to the list."""
-    view = _view(request, visit)
-    listed = inbox(visit.who, view)
-    following = request.POST.get("next", "")
-    if any(str(row.id) == following for row in listed.rows):
+    """Redirect after an answer: to the next item if it is still listed, else to the list."""
+    view, following = _view(request, visit), request.POST.get("next", "")
+    if is_listed(visit.who, view, following):
         return HttpResponseRedirect(_address_of(following, view))
-    return _redirect_to_list(view if listed.rows else replace(view, page=1))
+    is_past_the_end = view.page > 1 and not inbox(visit.who, view).rows
+    return _redirect_to_list(replace(view, page=1) if is_past_the_end else view)

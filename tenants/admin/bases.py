@@ -19,7 +19,7 @@ from django.contrib import messages
 from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import flatten_fieldsets
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import FieldDoesNotExist, PermissionDenied, ValidationError
 from django.db import connections
 from django.db.models import Field, JSONField, Model, Q, QuerySet
 from django.forms.fields import InvalidJSONInput
@@ -29,8 +29,10 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from unfold import forms as theme_forms
 from unfold.admin import ModelAdmin, TabularInline
 from unfold.decorators import display
+from unfold.fields import UnfoldAdminReadonlyField
 from unfold.paginator import InfinitePaginator
 from unfold.widgets import UnfoldAdminTextareaWidget
 
@@ -131,6 +133,25 @@ class CheckedSelection:
                 messages.error(request, f"Nothing was done: {one_line(text, 100)!r} is not the id of a row.")
                 return None
         return super().response_action(request, queryset, *place, **options)  # type: ignore[misc]  # the admin's
+
+
+class ReadOnlyField(UnfoldAdminReadonlyField):
+    """A read-only field that computes its value once for a page. The theme's does it five times, which took a third of the page's time."""
+
+    def _resolve_field(self) -> Any:
+        """Look up only columns, because this is asked for JSON and files."""
+        try:
+            self.form.instance._meta.get_field(self.field["field"])
+        except FieldDoesNotExist:
+            return False
+        return super()._resolve_field()
+
+    @cached_property
+    def contents(self) -> Any:
+        return super().contents()
+
+
+theme_forms.UnfoldAdminReadonlyField = ReadOnlyField  # as the theme replaces Django's
 
 
 class SuperusersOnly(Audited, CheckedSelection, PlatformOnly):

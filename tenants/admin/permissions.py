@@ -42,10 +42,20 @@ def may_write(request: HttpRequest, row: Any) -> bool:
     )
 
 
-def find_row(model: type[Model], row: Any) -> Any:
-    """Return the row. It may be passed as the text of its id, because the theme checks permissions with that."""
+FOUND_ROWS = "_found_rows"
+
+
+def find_row(request: HttpRequest, model: type[Model], row: Any) -> Any:
+    """Return the row. It may be passed as the text of its id, because the theme checks permissions with that, many times for a page."""
     if not isinstance(row, str):
         return row
+    found = request.__dict__.setdefault(FOUND_ROWS, {})
+    if (model, row) not in found:
+        found[model, row] = _read_row(model, row)
+    return found[model, row]
+
+
+def _read_row(model: type[Model], row: str) -> Any:
     if "\x00" in row:
         return None
     try:
@@ -119,7 +129,7 @@ class ScopedPermissions(ChosenTenants):
     def _may(self, request: HttpRequest, row: Any, *, write: bool) -> bool:
         if not is_owned(self.model):
             return is_superuser(request)
-        scope, row = admin_scope.of_request(request), find_row(self.model, row)
+        scope, row = admin_scope.of_request(request), find_row(request, self.model, row)
         if row is None or row._state.adding:
             may_any = bool(scope.writes if write else scope.reads)
             return scope.everything or may_any or (scope.platform and not write)

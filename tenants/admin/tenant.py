@@ -155,7 +155,7 @@ class TenantAdmin(UndeletableAdmin):
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Superusers can see all tenants; members see their own."""
-        scope, obj = admin_scope.of_request(request), find_row(Tenant, obj)
+        scope, obj = admin_scope.of_request(request), find_row(request, Tenant, obj)
         return is_superuser(request) or (scope.may_read(obj.pk) if obj else bool(scope.reads))
 
     def get_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str, ...]:

