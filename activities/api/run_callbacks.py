@@ -11,6 +11,7 @@ from uuid import UUID
 
 import redis
 from django.conf import settings
+from django.db import DatabaseError
 from django.db.models import Q, QuerySet
 from django.http import Http404
 from drf_spectacular.utils import PolymorphicProxySerializer
@@ -80,13 +81,13 @@ _HEADERS = (
 )
 
 
-def is_repeated(request: Request, token: RunToken, body: bytes) -> bool:
-    """Verify the signature of a report, and return whether the same report was received before. Unsigned reports count as new.
+def signer_of(request: Request, token: RunToken, body: bytes) -> str:
+    """Verify the signature of a report, and return the role that has signed it, or "" if it is not signed.
 
     Raises `AuthenticationFailed` if the signature is invalid, or if it is required and missing.
     """
     if not token.signed_as and not any(name in request.headers for name in _HEADERS):
-        return False
+        return ""
     role = token.signed_as or _role_of(token)
     secrets = _secrets(token, role)
     if not webhook_signing.verify(headers=dict(request.headers), body=body, secrets=secrets):
@@ -96,7 +97,7 @@ def is_repeated(request: Request, token: RunToken, body: bytes) -> bool:
         raise AuthenticationFailed(
             "The signature does not match this report, or is too old.", "invalid_signature"
         )
-    return request.method not in SAFE_METHODS and _was_received_before(request, token, role, body)
+    return role
 
 
 def _role_of(token: RunToken) -> str:
@@ -112,7 +113,8 @@ def _secrets(token: RunToken, role: str) -> Any:
         return ()
 
 
-def _was_received_before(request: Request, token: RunToken, role: str, body: bytes) -> bool:
+def was_received_before(request: Request, token: RunToken, role: str, body: bytes) -> bool:
+    """Whether the same signed report was received before. Raises `AuthenticationFailed` if another one had its id."""
     signed_text = "\x00".join((request.method or "", request.path, request.headers.get(HEADER, "")))
     digest = hashlib.sha256(signed_text.encode() + b"\x00" + body).hexdigest()
     message_id = request.headers[webhook_signing.ID_HEADER]
@@ -340,18 +342,30 @@ class RunView(TenantView):
     #: Whether this signed message was received before. Needed where the database cannot recognise a repetition.
     repeated = False
     raw_body = b""
+    #: The role that has signed the report, or "".
+    signer = ""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        turns.belongs_to(self.caller.token.tenant_id)
-        self.repeated = is_repeated(request, self.caller.token, self.raw_body)
+        token = self.caller.token
+        turns.belongs_to(token.tenant_id)
+        self.signer = signer_of(request, token, self.raw_body)
+        if self.signer and request.method not in SAFE_METHODS:
+            self.repeated = was_received_before(request, token, self.signer, self.raw_body)
 
     def _handle(self, handler: Handler) -> Any:
         token = self.caller.token
         ids = {"tenant": str(token.tenant_id), "activity": str(token.activity_id), "run": str(token.run_id)}
         tracing.link(token.provenance)
         with request_context.of_callback(token.provenance, **ids):
-            return retry_conflicts(lambda: self._answer(handler))
+            try:
+                return retry_conflicts(lambda: self._answer(handler))
+            except DatabaseError:
+                if self.signer and not self.repeated:  # The agent will repeat it, and then it must count.
+                    reports.forget_report(
+                        token.tenant_id, self.signer, self.request.headers[webhook_signing.ID_HEADER]
+                    )
+                raise
 
     @property
     def caller(self) -> RunCaller:

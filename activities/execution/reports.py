@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+import redis
 from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
@@ -249,6 +251,12 @@ def first_report_with(tenant_id: UUID, role: str, message_id: str, digest: str) 
     digest_before = connection.get(key)
     # It may have expired between the two commands. Then its timestamp is too old to be accepted again anyway.
     return digest_before.decode() if isinstance(digest_before, bytes) else digest
+
+
+def forget_report(tenant_id: UUID, role: str, message_id: str) -> None:
+    """Forget a report that had no effect. Without Redis, a repetition that only this memory recognises has no effect either."""
+    with suppress(redis.RedisError):
+        client().delete(_key(tenant_id, role, message_id))
 
 
 def _key(tenant_id: UUID, role: str, message_id: str) -> str:

@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import orjson
 import pytest
 import redis
+from django.db import OperationalError
 from standardwebhooks.webhooks import Webhook
 
 from activities.execution import reports
@@ -185,6 +187,22 @@ def test_a_repeated_signed_heartbeat_does_not_count(
     (after,) = engine.runs(acme, agent.agent.activity_id)
     assert (again.status_code, again.json()) == (200, {"stop": False, "reason": None})
     assert (after.beats, after.progress) == (before.beats, before.progress) == (2, {"done": 2})
+
+
+def test_a_signed_heartbeat_counts_when_it_is_repeated_after_an_outage(
+    engine: Engine, acme: Tenant, signatures_required: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = start_signing_agent(engine, acme)
+    raw = orjson.dumps({"progress": {"done": 1}, "session_id": "s-1"})
+    headers = agent.headers(raw)
+    with monkeypatch.context() as outage:
+        outage.setattr(reports, "beat", Mock(side_effect=OperationalError("server closed the connection")))
+        assert agent.send("heartbeat", raw, headers).status_code == 503
+
+    assert agent.send("heartbeat", raw, headers).status_code == 200
+
+    (run,) = engine.runs(acme, agent.agent.activity_id)
+    assert (run.beats, run.progress, run.session_id) == (1, {"done": 1}, "s-1")
 
 
 def test_a_signed_report_is_refused_at_another_address_or_run(
