@@ -24,7 +24,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 import psycopg
-from django.db.backends.postgresql import base
+from django.db.backends.postgresql import base, operations
 from django.db.backends.postgresql.psycopg_any import IsolationLevel
 from psycopg import generators
 from psycopg.abc import PQGen
@@ -196,7 +196,13 @@ class BoundedConnection(psycopg.Connection[Any]):
             )
 
 
+class DatabaseOperations(operations.DatabaseOperations):
+    compiler_module = "tenants.postgresql.compiler"
+
+
 class DatabaseWrapper(base.DatabaseWrapper):
+    ops_class = DatabaseOperations
+
     @property
     def pool(self) -> Any:
         options = self.settings_dict["OPTIONS"].get("pool")
