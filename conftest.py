@@ -15,6 +15,7 @@ from importlib import import_module
 from itertools import count
 from typing import Any
 
+import psutil
 import pytest
 from _pytest import runner
 from _pytest.logging import catching_logs
@@ -25,8 +26,10 @@ from pytest_django.plugin import blocking_manager_key
 
 from tests import servers
 
-gc.disable()  # until the tests are collected, because nothing that is loaded until then is garbage
+gc.disable()  # see `_collect_garbage_if_memory_is_short`
 
+MUCH_GARBAGE = 500_000  # objects
+SHORT_BYTES = 3 << 30
 SETTINGS = "orchestrator.settings.test"
 MONTHLY_JOB = "pipelines.monthly_job"  # the uid of its receiver
 #: Fixtures of pytest-django for marks, templates and classes that no test here uses. They took a fifth of the time of an empty test.
@@ -139,8 +142,8 @@ def _needs_servers(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Freeze what was loaded, because searching it for garbage took a tenth of the time of all tests. It includes 15 MB of garbage,
-    because freeing them first takes 0.7 s in each process.
+    """Freeze what was loaded, so that nothing searches it for garbage. It includes 15 MB of garbage, because freeing them first takes
+    0.7 s in each process.
     """
     in_processes = session.config.getoption("processes", 0)
     making = multiprocessing.get_context("fork").Process(target=_make_pattern, args=(session.config,))
@@ -155,8 +158,6 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
             # Otherwise each process imports the libraries of vendors, which takes two seconds.
             import_module(f"agents.adapters.{name}")
     gc.freeze()
-    gc.set_threshold(200_000, 20, 50)
-    gc.enable()
     return collected
 
 
@@ -183,6 +184,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """End the browser, which consecutive tests with the mark `ui` share, also those of several files."""
     if item.get_closest_marker("ui") is None:
         pages.end_browser()
+    _collect_garbage_if_memory_is_short()
+
+
+def _collect_garbage_if_memory_is_short() -> None:
+    """Collecting garbage took a thirtieth of the time of tests. A process leaves about 500 MB of it."""
+    if gc.get_count()[0] > MUCH_GARBAGE and psutil.virtual_memory().available < SHORT_BYTES:
+        gc.collect()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -49,7 +49,7 @@ def _client(url: str, timeout_seconds: float) -> redis.Redis:
         driver_info=None,  # saves two more round trips for every new connection
         socket_timeout=timeout_seconds,
         socket_connect_timeout=timeout_seconds,
-        socket_keepalive=True,
+        **({} if url.startswith("unix:") else {"socket_keepalive": True}),
         health_check_interval=HEALTH_CHECK_SECONDS,
         retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError, redis.ReadOnlyError)),
     )

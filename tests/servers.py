@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -38,6 +38,8 @@ NOWHERE = {
 QUICK_START = {"CELERY_SKIP_CHECKS": "1"}
 #: Belongs to an environment that is not derived from this process's, because otherwise Python compiles everything again.
 COMPILED = {name: os.environ[name] for name in ("PYTHONPYCACHEPREFIX",) if name in os.environ}
+IN_MEMORY = "/dev/shm"  # noqa: S108
+ROOM_BYTES = 4 << 30
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1 ...; empty in the first process
 
 
@@ -48,7 +50,7 @@ def prepare() -> None:
         return
     missing = [service for service, name in VARIABLES.items() if not os.environ.get(name)]
     if missing:
-        home = Path(tempfile.mkdtemp(prefix="orchestrator-tests-"))
+        home = Path(tempfile.mkdtemp(prefix="orchestrator-tests-", dir=_quick_folder()))
         os.environ.update({HOME: str(home), STARTED: " ".join(missing), "ORCHESTRATOR_HOME": str(home)})
         starter = os.getpid()
         atexit.register(lambda: stop() if os.getpid() == starter else None)  # children of tests inherit this
@@ -56,6 +58,14 @@ def prepare() -> None:
         os.environ.update(
             {name: url for name, url in addresses.as_environment().items() if not os.environ.get(name)}
         )
+
+
+def _quick_folder() -> str | None:
+    """Return a folder in memory if there is room, because servers make and delete thousands of files. None: the usual folder."""
+    with suppress(OSError):
+        if shutil.disk_usage(IN_MEMORY).free > ROOM_BYTES and os.access(IN_MEMORY, os.W_OK):
+            return IN_MEMORY
+    return None
 
 
 def are_there() -> bool:
@@ -73,8 +83,18 @@ def stop() -> None:
 
 
 def give_own_names(settings: Any) -> None:
-    """Give the settings of this process its own Redis database, key prefix and MongoDB database."""
+    """Give the settings of this process its own Redis database, key prefix and MongoDB database.
+
+    It uses sockets of servers that were started for the tests. Other processes and proxies use their ports.
+    """
     settings.REDIS_URL = settings.CELERY_BROKER_URL = redis_url()
+    if is_ours("redis"):
+        parts = urlsplit(settings.REDIS_URL)
+        socket = f"{os.environ[HOME]}/redis/socket"
+        settings.REDIS_URL = f"unix://:{parts.password}@{socket}?db={parts.path.strip('/')}"
+    if is_ours("postgres"):
+        for database in settings.DATABASES.values():
+            database["HOST"] = f"{os.environ[HOME]}/postgres"
     settings.MONGODB_URI = mongodb_uri()
     settings.ORCHESTRATOR_REDIS_PREFIX = redis_prefix()
 
@@ -109,6 +129,12 @@ def database_url(name: str) -> str:
     return urlunsplit(urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}"))
 
 
+def postgres_address() -> tuple[str, int]:
+    """Return the host and the port of PostgreSQL."""
+    parts = urlsplit(os.environ["DATABASE_URL"])
+    return parts.hostname or "127.0.0.1", parts.port or 5432
+
+
 def environment(settings: Any) -> dict[str, str]:
     """Return the environment in which other processes use the databases of this test process."""
     return {
@@ -116,7 +142,7 @@ def environment(settings: Any) -> dict[str, str]:
         **QUICK_START,
         "DJANGO_SETTINGS_MODULE": "orchestrator.settings.test",
         "DATABASE_URL": database_url(settings.DATABASES["owner"]["NAME"]),
-        "REDIS_URL": settings.REDIS_URL,
+        "REDIS_URL": redis_url() if settings.REDIS_URL.startswith("unix:") else settings.REDIS_URL,
         "CELERY_BROKER_URL": settings.CELERY_BROKER_URL,
         "MONGODB_URI": settings.MONGODB_URI,
         "ORCHESTRATOR_REDIS_PREFIX": settings.ORCHESTRATOR_REDIS_PREFIX,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -29,6 +30,11 @@ appendonly {append_only}
 appendfsync everysec
 tcp-keepalive 60
 """
+# For tests, because it is quicker than a port.
+SOCKET = """\
+unixsocket "{folder}/socket"
+unixsocketperm 700
+"""
 
 
 def url_for(home: ServiceHome, url: str, user: str) -> str:
@@ -43,6 +49,10 @@ def url_for(home: ServiceHome, url: str, user: str) -> str:
     return f"redis://{user}:{home.secret(_secret_name(user))}@{url.rpartition('@')[2]}"
 
 
+def _quoted(folder: Path) -> str:
+    return str(folder).replace("\\", "\\\\").replace('"', '\\"')
+
+
 def _secret_name(user: str) -> str:
     return f"redis_{user}"
 
@@ -52,14 +62,14 @@ class ValkeyServer(Server):
 
     def launch(self, port: int, *, durable: bool) -> Launch:
         configuration = self.folder / "valkey.conf"
-        quoted = str(self.data).replace("\\", "\\\\").replace('"', '\\"')
         write_private(
             configuration,
-            CONFIGURATION.format(
+            (CONFIGURATION if durable else CONFIGURATION + SOCKET).format(
                 port=port,
                 password=self._password(),
                 users="\n".join(self._users()),
-                data=quoted,
+                data=_quoted(self.data),
+                folder=_quoted(self.folder),
                 append_only="yes" if durable else "no",
             ),
         )

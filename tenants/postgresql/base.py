@@ -21,6 +21,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC
+from functools import cache
 from typing import Any, Protocol
 
 import psycopg
@@ -28,8 +30,10 @@ from django.db.backends.postgresql import base, operations
 from django.db.backends.postgresql.psycopg_any import IsolationLevel
 from psycopg import generators
 from psycopg.abc import PQGen
+from psycopg.adapt import AdaptersMap
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
+from psycopg.types.datetime import TimestamptzLoader
 
 
 class Sent(Protocol):
@@ -214,6 +218,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def get_connection_params(self) -> dict[str, Any]:
         parameters: dict[str, Any] = super().get_connection_params()
         parameters.pop("answer_within_seconds", None)
+        if self.timezone is UTC:
+            parameters["context"] = _with_quick_times(parameters["context"])
         return parameters
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> psycopg.Connection[Any]:
@@ -234,6 +240,27 @@ class DatabaseWrapper(base.DatabaseWrapper):
             raise
         connection.answer_within_seconds, connection.silence = bound, heard
         return connection
+
+    def create_cursor(self, name: str | None = None) -> Any:
+        # Django's reads the time zone of its own loader of times.
+        if self.timezone is not UTC:
+            return super().create_cursor(name)
+        if name:
+            return base.ServerSideCursor(
+                self.connection, name=name, scrollable=False, withhold=self.connection.autocommit
+            )
+        return self.connection.cursor()
+
+
+@cache
+def _with_quick_times(adapters: AdaptersMap) -> AdaptersMap:
+    """Return these adapters with psycopg's loader of times, which is compiled.
+
+    In UTC it returns the same as Django's, which is in Python and took a hundredth of the time of all requests and work.
+    """
+    quick = AdaptersMap(adapters)
+    quick.register_loader("timestamptz", TimestamptzLoader)
+    return quick
 
 
 logger = logging.getLogger(__name__)

@@ -613,7 +613,7 @@ def environment() -> dict[str, str]:
     return {
         **os.environ,
         "DATABASE_URL": servers.database_url(settings.DATABASES["owner"]["NAME"]),
-        "REDIS_URL": settings.REDIS_URL,
+        "REDIS_URL": servers.redis_url(),
         "CELERY_BROKER_URL": settings.CELERY_BROKER_URL,
         "MONGODB_URI": settings.MONGODB_URI,
         "ORCHESTRATOR_REDIS_PREFIX": settings.ORCHESTRATOR_REDIS_PREFIX,

@@ -26,6 +26,7 @@ from tenants.events.log import EventFilter, EventsGone
 from tenants.models import Budget, Tenant
 from tenants.models.events import Event, FreshEvent, WebhookEndpoint
 from tenants.postgresql import base
+from tests import servers
 from tests.engine import Engine, eventually, in_another_thread, simultaneously
 from tests.flows import BROKEN, Flow, answer_by_step, step
 from tests.network import proxy_to
@@ -424,8 +425,9 @@ def test_a_listener_with_a_silent_connection_reconnects_and_is_notified_again(
 ) -> None:
     settings, now = connections.settings[SYSTEM], [0.0]
     listener = Listener(clock=lambda: now[0])
-    with proxy_to(settings["HOST"] or "127.0.0.1", int(settings["PORT"] or 5432)) as proxy:
+    with proxy_to(*servers.postgres_address()) as proxy:
         with monkeypatch.context() as patched:
+            patched.setitem(settings, "HOST", "127.0.0.1")
             patched.setitem(settings, "PORT", str(proxy.port))
             assert listener.socket() is not None
         log.follow(tenant.pk)

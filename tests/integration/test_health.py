@@ -227,6 +227,7 @@ def test_a_silent_redis_does_not_delay_readiness(engine: Engine, client: Client,
 def test_a_silent_postgresql_does_not_delay_readiness(
     engine: Engine, client: Client, monkeypatch: pytest.MonkeyPatch, silent_server: int
 ) -> None:
+    monkeypatch.setitem(connections.settings["default"], "HOST", "127.0.0.1")
     monkeypatch.setitem(connections.settings["default"], "PORT", str(silent_server))
 
     status, body = _ready(client)

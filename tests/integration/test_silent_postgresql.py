@@ -13,6 +13,7 @@ from tenants.context import APP, OWNER, long_statements, tenant_scope
 from tenants.models import Tenant
 from tenants.postgresql import base
 from tenants.sql import Statement
+from tests import servers
 from tests.engine import eventually, in_another_thread, no_threads
 from tests.network import Proxy, proxy_to
 
@@ -31,7 +32,8 @@ def proxy(database: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     monkeypatch.setattr(base, "_servers", {})  # an earlier test may have used this port for a silent server
     settings = connections.settings[APP]
     connections[APP].close()
-    with proxy_to(settings["HOST"] or "127.0.0.1", int(settings["PORT"] or 5432)) as proxy:
+    with proxy_to(*servers.postgres_address()) as proxy:
+        monkeypatch.setitem(settings, "HOST", "127.0.0.1")
         monkeypatch.setitem(settings, "PORT", str(proxy.port))
         yield proxy
         connections[APP].close()
