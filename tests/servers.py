@@ -38,7 +38,7 @@ NOWHERE = {
 QUICK_START = {"CELERY_SKIP_CHECKS": "1"}
 #: Belongs to an environment that is not derived from this process's, because otherwise Python compiles everything again.
 COMPILED = {name: os.environ[name] for name in ("PYTHONPYCACHEPREFIX",) if name in os.environ}
-IN_MEMORY = "/dev/shm"  # noqa: S108
+IN_MEMORY = "/dev/shm"
 ROOM_BYTES = 4 << 30
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1 ...; empty in the first process
 
