@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -38,8 +38,6 @@ NOWHERE = {
 QUICK_START = {"CELERY_SKIP_CHECKS": "1"}
 #: Belongs to an environment that is not derived from this process's, because otherwise Python compiles everything again.
 COMPILED = {name: os.environ[name] for name in ("PYTHONPYCACHEPREFIX",) if name in os.environ}
-IN_MEMORY = "/dev/shm"
-ROOM_BYTES = 4 << 30
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1 ...; empty in the first process
 
 
@@ -50,7 +48,7 @@ def prepare() -> None:
         return
     missing = [service for service, name in VARIABLES.items() if not os.environ.get(name)]
     if missing:
-        home = Path(tempfile.mkdtemp(prefix="orchestrator-tests-", dir=_quick_folder()))
+        home = Path(tempfile.mkdtemp(prefix="orchestrator-tests-"))
         os.environ.update({HOME: str(home), STARTED: " ".join(missing), "ORCHESTRATOR_HOME": str(home)})
         starter = os.getpid()
         atexit.register(lambda: stop() if os.getpid() == starter else None)  # children of tests inherit this
@@ -58,14 +56,6 @@ def prepare() -> None:
         os.environ.update(
             {name: url for name, url in addresses.as_environment().items() if not os.environ.get(name)}
         )
-
-
-def _quick_folder() -> str | None:
-    """Return a folder in memory if there is room, because servers make and delete thousands of files. None: the usual folder."""
-    with suppress(OSError):
-        if shutil.disk_usage(IN_MEMORY).free > ROOM_BYTES and os.access(IN_MEMORY, os.W_OK):
-            return IN_MEMORY
-    return None
 
 
 def are_there() -> bool:
@@ -88,13 +78,12 @@ def give_own_names(settings: Any) -> None:
     It uses sockets of servers that were started for the tests. Other processes and proxies use their ports.
     """
     settings.REDIS_URL = settings.CELERY_BROKER_URL = redis_url()
-    if is_ours("redis"):
+    if is_ours("redis") and (socket := Path(os.environ[HOME], "redis", "socket")).exists():
         parts = urlsplit(settings.REDIS_URL)
-        socket = f"{os.environ[HOME]}/redis/socket"
         settings.REDIS_URL = f"unix://:{parts.password}@{socket}?db={parts.path.strip('/')}"
-    if is_ours("postgres"):
+    if is_ours("postgres") and [*(folder := Path(os.environ[HOME], "postgres")).glob(".s.*")]:
         for database in settings.DATABASES.values():
-            database["HOST"] = f"{os.environ[HOME]}/postgres"
+            database["HOST"] = str(folder)
     settings.MONGODB_URI = mongodb_uri()
     settings.ORCHESTRATOR_REDIS_PREFIX = redis_prefix()
 

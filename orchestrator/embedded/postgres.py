@@ -78,7 +78,9 @@ class PostgresServer(Server):
     def launch(self, port: int, *, durable: bool) -> Launch:
         settings = {**SETTINGS, "port": str(port)}
         if not durable:
-            settings |= {**NOT_DURABLE, "unix_socket_directories": str(self.folder)}
+            settings |= NOT_DURABLE
+            if self.has_socket():
+                settings["unix_socket_directories"] = str(self.folder)
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return Launch(
             (str(_program("postgres")), "-D", str(self.data), *options), accounts.account_for(self.folder)

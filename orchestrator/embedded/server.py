@@ -6,6 +6,7 @@ A port on loopback is chosen once, and kept as long as no other program takes it
 from __future__ import annotations
 
 import importlib.util
+import os
 import random
 import signal
 import socket
@@ -31,6 +32,9 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+LONGEST_FOLDER = 80  # bytes. The path of a socket in it may have 104, on Linux 108.
+
+
 class Server(ABC):
     """One server of a home. Its processes have their working directory in `folder`, by which strays are found."""
 
@@ -49,6 +53,10 @@ class Server(ABC):
         """Prepare the folder for a launch. Idempotent. No process of this server may be running."""
         self.home.folder(self.name)
         self.data.mkdir(mode=0o700, exist_ok=True)
+
+    def has_socket(self) -> bool:
+        """Return whether the path of a socket in the folder is short enough for the system."""
+        return len(os.fsencode(self.folder)) <= LONGEST_FOLDER
 
     @abstractmethod
     def launch(self, port: int, *, durable: bool) -> Launch:

@@ -64,7 +64,7 @@ class ValkeyServer(Server):
         configuration = self.folder / "valkey.conf"
         write_private(
             configuration,
-            (CONFIGURATION if durable else CONFIGURATION + SOCKET).format(
+            (CONFIGURATION + SOCKET if not durable and self.has_socket() else CONFIGURATION).format(
                 port=port,
                 password=self._password(),
                 users="\n".join(self._users()),
