@@ -246,9 +246,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if self.timezone is not UTC:
             return super().create_cursor(name)
         if name:
-            return base.ServerSideCursor(
-                self.connection, name=name, scrollable=False, withhold=self.connection.autocommit
-            )
+            cursor: Any = base.ServerSideCursor  # its stub has no arguments
+            return cursor(self.connection, name=name, scrollable=False, withhold=self.connection.autocommit)
         return self.connection.cursor()
 
 
