@@ -33,6 +33,7 @@ LONG_TIMES = {
     "ORCHESTRATOR_HEARTBEAT_SECONDS": "5",
     "ORCHESTRATOR_LOST_AFTER_SECONDS": "45",
     "ORCHESTRATOR_WATCHDOG_SECONDS": "40",
+    "ORCHESTRATOR_TICK_SECONDS": "1",
 }
 ROLE = "keyword-researcher"
 TEXT = "Bees live in cities. They fly far to find flowers. " * 5
