@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from redis.retry import Retry
 
 from orchestrator import embedded
 from orchestrator.embedded.errors import EmbeddedError, ServerFailed
+from tests import quick_python
 
 pytestmark = pytest.mark.long
 
@@ -255,24 +257,18 @@ def test_one_dead_server_is_restarted_while_the_others_stay(home: embedded.Servi
 
 
 def test_two_starts_at_once_give_the_same_servers(home: embedded.ServiceHome) -> None:
-    starts = [
-        subprocess.Popen(
-            (*COMMAND, "start", "--fast", "--home", home.path), stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
+    command = (*COMMAND, "start", "--fast", "--home", str(home.path))
+    quick_python.begin()
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(quick_python.run, (command, command))
 
-    outputs = [process.communicate(timeout=60)[0] for process in starts]
-
-    assert [process.returncode for process in starts] == [0, 0]
-    assert outputs[0] == outputs[1]
+    assert (one.returncode, other.returncode) == (0, 0)
+    assert one.stdout == other.stdout
     assert len([process for process in processes_in(home) if process.name() == "valkey-server"]) == 1
 
 
 def test_servers_outlive_the_process_that_started_them_until_stop(used_home: embedded.ServiceHome) -> None:
-    subprocess.run(
-        (*COMMAND, "start", "--fast", "--home", used_home.path), check=True, capture_output=True, timeout=60
-    )
+    quick_python.run((*COMMAND, "start", "--fast", "--home", str(used_home.path))).check_returncode()
     endpoints = embedded.find(used_home)
     assert endpoints is not None
     write_everywhere(endpoints)
