@@ -231,6 +231,7 @@ RULES = [
 ]
 
 
+@pytest.mark.usefixtures("no_states_in_the_audit_trail")
 @in_one_test("rule", RULES, ids=lambda rule: rule.__name__)
 def test_every_operation_keeps_the_rules_of_bodies(
     rule: Any, api: Any, api_objects: ApiObjects, engine: Engine

@@ -19,7 +19,6 @@ from activities.human_tasks import decisions
 from activities.models import Activity
 from activities.states import LIVE, LinkKind, Status
 from activities.submission import NewActivity, submit
-from tenants.api import auditing
 from tenants.context import APP, tenant_scope
 from tenants.models import Role, Tenant
 from tenants.principals import Principal
@@ -29,7 +28,10 @@ from tests.failed_work import submit_failing
 from tests.integration.decisions_api.questions import ACTIVITIES, address_of
 from tests.open_questions import open_approval
 
-pytestmark = [pytest.mark.long, pytest.mark.usefixtures("one_at_a_time", "agent_accepts", "unthrottled")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.usefixtures("one_at_a_time", "agent_accepts", "unthrottled", "no_states_in_the_audit_trail"),
+]
 
 #: Every action with a body that it accepts.
 BODIES: dict[str, dict[str, Any]] = {
@@ -60,12 +62,6 @@ SEEN = {
     (LinkKind.REASSIGNED_FROM, "human"): {Status.CREATED},
     (LinkKind.REVISION_OF, "agent"): {Status.CREATED},
 }
-
-
-@pytest.fixture(autouse=True)
-def _without_states_in_the_audit_trail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading the item for the trail before each request takes a quarter of the time, and decides nothing."""
-    monkeypatch.setattr(auditing, "_state_of", lambda view: None)
 
 
 def create_everything(engine: Engine, tenant: Tenant) -> None:

@@ -26,7 +26,7 @@ from tests.integration.isolation.surface import (
 )
 from tests.integration.isolation.world import World
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("no_states_in_the_audit_trail")]
 
 OPERATOR = {"$gt": ""}
 OPERATOR_TEXT = json.dumps(OPERATOR)
