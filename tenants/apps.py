@@ -12,6 +12,6 @@ class TenantsConfig(AppConfig):
 
         # Each thread has its own connections, as before. asgiref's local, which also knows tasks of an event loop, takes ten times as long,
         # and requests look up connections a hundred times. Django allows no queries in such tasks.
-        connections._connections = threading.local()
+        connections._connections = threading.local()  # type: ignore[attr-defined]
         bounds.connect()
         retention.register_own_kinds()
