@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, TypeVar
-from unittest import mock
 
 import orjson
 from django.db import models
@@ -18,6 +18,7 @@ from tenants.context import current_alias
 from tenants.sql import Statement
 
 Row = TypeVar("Row", bound=models.Model)
+_QUICK: ContextVar[frozenset[type[models.Model]]] = ContextVar("quick_models", default=frozenset())
 
 
 def insert(rows: Sequence[Row], *, replace: Sequence[str] = ()) -> None:
@@ -33,9 +34,27 @@ def insert(rows: Sequence[Row], *, replace: Sequence[str] = ()) -> None:
 
 @contextmanager
 def of(model: type[models.Model]) -> Iterator[None]:
-    """Within the block, let new objects of the model be saved in this way."""
-    with mock.patch.object(model, "save", lambda row, **options: insert([row])):
+    """Within the block, let new objects of the model be saved in this way by this thread."""
+    _let_save_be_quick(model)
+    before = _QUICK.set(_QUICK.get() | {model})
+    try:
         yield
+    finally:
+        _QUICK.reset(before)
+
+
+@lru_cache
+def _let_save_be_quick(model: type[models.Model]) -> None:
+    """Replace `save` for good, because of two threads that replace it for a while, the second would restore what the first has set."""
+    usual = model.save
+
+    def save(row: Any, *arguments: Any, **options: Any) -> None:
+        if model in _QUICK.get():
+            insert([row])
+        else:
+            usual(row, *arguments, **options)
+
+    model.save = save  # type: ignore[method-assign]
 
 
 def _value(field: Any, row: models.Model) -> Any:
