@@ -148,7 +148,11 @@ class Walk:
         """Compare the lists of activities in these statuses, and return those that were compared: the first of each kind."""
         names = listed(self.client)
         with tenant_scope(self.tenant.pk):
-            rows = list(Activity.objects.filter(status__in=statuses).select_related("parent"))
+            rows = list(
+                Activity.objects.filter(status__in=statuses)
+                .select_related("parent")
+                .order_by("created_at", "pk")
+            )
         return [row for row in rows if self._is_new(row, names[str(row.pk)])]
 
     def _is_new(self, row: Activity, names: list[str]) -> bool:
