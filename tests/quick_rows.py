@@ -45,7 +45,7 @@ def of(model: type[models.Model]) -> Iterator[None]:
 
 @lru_cache
 def _let_save_be_quick(model: type[models.Model]) -> None:
-    """Replace `save` for good, because of two threads that replace it for a while, the second would restore what the first has set."""
+    """Replace `save` for good: if two threads replaced it for a while, the second would restore what the first had set."""
     usual = model.save
 
     def save(row: Any, *arguments: Any, **options: Any) -> None:

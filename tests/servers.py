@@ -81,9 +81,11 @@ def give_own_names(settings: Any) -> None:
     if is_ours("redis") and (socket := Path(os.environ[HOME], "redis", "socket")).exists():
         parts = urlsplit(settings.REDIS_URL)
         settings.REDIS_URL = f"unix://:{parts.password}@{socket}?db={parts.path.strip('/')}"
-    if is_ours("postgres") and [*(folder := Path(os.environ[HOME], "postgres")).glob(".s.*")]:
-        for database in settings.DATABASES.values():
-            database["HOST"] = str(folder)
+    if is_ours("postgres"):
+        folder = Path(os.environ[HOME], "postgres")
+        if any(folder.glob(".s.*")):  # its socket
+            for database in settings.DATABASES.values():
+                database["HOST"] = str(folder)
     settings.MONGODB_URI = mongodb_uri()
     settings.ORCHESTRATOR_REDIS_PREFIX = redis_prefix()
 
