@@ -21,7 +21,7 @@ is ignored: after an upgrade that changes the keys below, admission is rebuilt.
     slots, used, held     hash  activity -> slot, scope -> count, role -> count
     unstarted     zset    activity by the ms of its grant
     again         hash    activity offered before its slot was released -> the arguments of the offer, as JSON
-    caps, weights, pools, digest  limits in force
+    caps, weights, pools, digest, limits_version  limits in force, and how often they have changed
     tokens, holds         hash  "tenant|role" -> "tokens|at ms"; "tenant|role|urgent or rest" -> "until ms|code|holder"
     starts:<scope>        zset  grant by the ms of its start, of the last minute
     due           zset    "tenant|role|band" that waits for a rate limit, by the ms at which this has a token

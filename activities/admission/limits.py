@@ -29,6 +29,8 @@ from tenants.models import Pause, PauseKind, Tenant
 
 Limits = dict[str, dict[str, Any]]
 NO_LIMIT = "none"
+TRIES = 5  # Then the leader's next tick puts them in force.
+_CLOSED, _OUTDATED = -1, -2  # answers of limits.lua
 
 
 #: For each worker its roles, its concurrency, and by role the reason why it takes no new work.
@@ -54,17 +56,30 @@ _cache: ConfigurationCache[_Latest] = ConfigurationCache(check_seconds=0.0)
 
 
 def refresh(*, generation: str = "") -> bool:
-    """Put the current limits in force. Returns True if they have changed. Raises `scripts.Closed`, except for a given generation."""
+    """Put the current limits in force. Returns True if they have changed. Raises `scripts.Closed`, except for a given generation.
+
+    If another process puts limits in force meanwhile, these are read again: they may be the older ones, and would end a pause that was
+    just set.
+    """
+    for _ in range(TRIES):
+        version = "" if generation else scripts.run("limits_version")
+        document = _current_document()
+        answer = scripts.run("limits", generation, document.digest, document.text, version)
+        if answer != _OUTDATED:
+            break
+    if answer == _CLOSED:
+        raise scripts.Closed
+    return bool(answer)
+
+
+def _current_document() -> _Document:
     with system_scope():
         latest, workers = _cache.get(None, "", _Latest), _present_workers()
         document = latest.document
         if document is None or document.workers != workers:
             text = orjson.dumps(_limits(workers), option=orjson.OPT_SORT_KEYS)
             latest.document = document = _Document(workers, text, hashlib.sha256(text).hexdigest())
-    answer = scripts.run("limits", generation, document.digest, document.text)
-    if answer < 0:
-        raise scripts.Closed
-    return bool(answer)
+    return document
 
 
 def forget() -> None:

@@ -12,7 +12,7 @@ import redis
 from django.db import connections
 
 from activities import relay, wait_reasons
-from activities.admission import limits, rebuilding
+from activities.admission import limits, rebuilding, scripts
 from activities.models import Activity
 from activities.rescheduling import HELD_BY_PROVIDERS
 from agents import configuration
@@ -135,6 +135,24 @@ def test_a_pause_and_its_end_take_effect_at_once(
     assert client.post(f"{API}{address}resume/").status_code == 200
     engine.drain()
     assert names_of_calls(engine) == ["one", "two"]
+
+
+def test_limits_that_were_read_before_a_pause_do_not_end_it(
+    client: Any, engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, pauses = scripts.run, [f"{API}/queues/qa/pause/"]
+
+    def pause_before_limits(name: str, *arguments: Any) -> Any:
+        if name == "limits" and pauses:
+            assert client.post(pauses.pop()).status_code == 200
+        return run(name, *arguments)
+
+    monkeypatch.setattr(scripts, "run", pause_before_limits)
+    limits.refresh()  # as a worker that starts, or a slow leader
+
+    engine.submit(acme)
+    engine.drain()
+    assert names_of_calls(engine) == []
 
 
 def test_a_pause_is_stored_while_redis_is_away(

@@ -3,7 +3,8 @@
 -- ARGV[1]  generation to write to; empty for the one in force
 -- ARGV[2]  digest of the limits; nothing changes if they are already in force
 -- ARGV[3]  JSON {"caps": {scope: n}, "weights": {tenant: n}, "pools": {role: pool}}
--- Returns  1 if they changed, 0 if not, -1 if closed
+-- ARGV[4]  the version of the limits in force before these were read from PostgreSQL; empty to replace any
+-- Returns  1 if they changed, 0 if not, -1 if closed, -2 if others were put in force since, because those may be newer
 
 if ARGV[1] ~= "" then
     use(ARGV[1])
@@ -20,6 +21,11 @@ end
 if redis.call("GET", key("digest")) == digest() then
     return 0
 end
+local version = tonumber(redis.call("GET", key("limits_version"))) or 0
+if ARGV[4] and ARGV[4] ~= "" and tonumber(ARGV[4]) ~= version then
+    return -2
+end
+redis.call("SET", key("limits_version"), version + 1)
 local limits = cjson.decode(ARGV[3])
 
 local function replace(name, values)
