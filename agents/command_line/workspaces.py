@@ -5,8 +5,8 @@
     agents/runs/<run id>/files/        the files that its arguments name
 
 The kernel releases the lock when the worker's process ends, in whatever way. So a process that gets the lock knows that the run has no
-worker any more. It kills the remaining processes of the agent (which have the run's id in their environment), and removes its worktree and
-its folder. Any worker of the machine may do this at any time.
+worker any more. It kills the remaining processes of the agent (which have the run's id in their environment), commits what the agent has
+left in its worktree, and removes the worktree and the folder. Any worker of the machine may do this at any time.
 
 A run that works on a repository has a working copy of it: `git worktree add` before, `git worktree remove` after, on a branch of the
 activity. The branch stays, so a later run of the same activity continues where the earlier one stopped. Uncommitted changes are
@@ -115,6 +115,10 @@ def sweep() -> int:
                 if "worktree" in facts:
                     ids = facts.get("user")
                     user = OwnUser(ids[0], ids[1], tuple(ids[2:])) if ids else None
+                    if "branch" in facts:
+                        # The agent's conversation continues with the next run, and so must its work.
+                        with suppress(InputUnavailable):
+                            _commit_changes(Path(facts["worktree"]), facts["branch"], user)
                     _remove_worktree(Path(facts["repository"]), Path(facts["worktree"]), user)
             delete_folder(folder)
             swept += 1
@@ -187,9 +191,7 @@ class Worktree:
     def outcome(self) -> dict[str, Any]:
         """Commit all uncommitted changes, and return the changes of the run."""
         _git = partial(_git_as, self.user)
-        if _git(self.path, "status", "--porcelain"):
-            _git(self.path, "add", "--all")
-            _git(self.path, *_IDENTITY, "commit", "--quiet", "--no-verify", "-m", f"Work of {self.branch}")
+        _commit_changes(self.path, self.branch, self.user)
         commit = _git(self.path, "rev-parse", "HEAD")
         diff = _git(self.path, "diff", *_PLAIN, self.base, commit)
         return {
@@ -213,15 +215,20 @@ def check_out(request: AgentRequest, chosen: Options, workspace: Workspace) -> I
     if repository is None:
         yield None
         return
+    sweep()  # because a run of this activity whose worker was killed may have left work
     with _hold_lock(repository, shared=not chosen.exclusive):
         path, user = workspace.folder / "tree", workspace.user
         if user is not None:
             workspace.user = user = user.with_group_of(repository)
             path.mkdir(mode=0o700)
             users.hand_over(path, user)
-        workspace.record({"repository": str(repository), "worktree": str(path)})
+        facts = {"repository": str(repository), "worktree": str(path)}
+        workspace.record(facts)
         try:
-            yield _add_worktree(repository, path, f"orchestrator/{request.activity_id}", chosen.base, user)
+            tree = _add_worktree(repository, path, f"orchestrator/{request.activity_id}", chosen.base, user)
+            # Only now, because half a working copy must not be committed.
+            workspace.record({**facts, "branch": tree.branch})
+            yield tree
         finally:
             _remove_worktree(repository, path, user)
 
@@ -247,6 +254,14 @@ def repository_of(chosen: Options, params: Mapping[str, Any]) -> Path | None:
     return path
 
 
+def _commit_changes(path: Path, branch: str, user: OwnUser | None) -> None:
+    """Commit all uncommitted changes of a working copy."""
+    _git = partial(_git_as, user)
+    if _git(path, "status", "--porcelain"):
+        _git(path, "add", "--all")
+        _git(path, *_IDENTITY, "commit", "--quiet", "--no-verify", "-m", f"Work of {branch}")
+
+
 def _remove_worktree(repository: Path, path: Path, user: OwnUser | None = None) -> None:
     """Remove the working copy and git's record of it, if there is one. The branch stays."""
     _git = partial(_git_as, user)
@@ -263,6 +278,8 @@ def _add_worktree(repository: Path, path: Path, branch: str, base: str, user: Ow
     branch_exists = _git(repository, "branch", "--list", branch)
     # A worktree that was removed without git's knowledge would keep the branch from being checked out.
     _git(repository, "worktree", "prune", "--expire", "now")
+    if _is_copied(repository, branch, user):
+        raise RepositoryBusy("What an earlier run has left is being saved.", retry_after=BUSY_SECONDS)
     if branch_exists:
         _git(repository, "worktree", "add", "--quiet", "--force", str(path), branch)
         # Resolve the base in the repository, because in the working copy HEAD is the branch itself.
@@ -271,6 +288,13 @@ def _add_worktree(repository: Path, path: Path, branch: str, base: str, user: Ow
         _git(repository, "worktree", "add", "--quiet", "-b", branch, str(path), base)
         start = _git(path, "rev-parse", "HEAD")
     return Worktree(repository, path, branch, start, user)
+
+
+def _is_copied(repository: Path, branch: str, user: OwnUser | None) -> bool:
+    """Whether a run has a working copy of the branch. People may have others."""
+    copies = _git_as(user, repository, "worktree", "list", "--porcelain").split("\n\n")
+    home = os.path.realpath(_home())
+    return any(f"worktree {home}/" in copy and f"branch refs/heads/{branch}" in copy for copy in copies)
 
 
 @contextmanager

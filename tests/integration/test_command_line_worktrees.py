@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from agents.command_line import options, processes, workspaces
-from agents.contracts import Completed
+from agents.contracts import AgentRequest, Completed
 from agents.exceptions import AgentError, ConfigurationError, RetryableAgentError
 from agents.models import Agent
 from agents.runner import run_agent
@@ -167,24 +167,68 @@ def test_a_missing_base_branch_is_reported_in_the_words_of_git(repository: Path,
         run(repository, program(tmp_path, WRITE), base="no-such-branch")
 
 
-def test_leftovers_of_a_killed_worker_are_removed_and_its_work_stays(
-    repository: Path, tmp_path: Path
-) -> None:
-    request = a_request({"command": [sys.executable], "repository": str(repository)})
-    trace = workspaces.create_workspace(request.run_id)
-    workspace = trace.__enter__()
+def begin(repository: Path, **more: Any) -> tuple[AgentRequest, workspaces.Workspace, Any]:
+    """Begin a run as a worker does, and return its request, its folder and its working copy as an open context."""
+    request = a_request({"command": [sys.executable], "repository": str(repository), **more})
+    workspace = make_folder(request.run_id)
     tree = workspaces.check_out(request, options.read(request.settings.options), workspace)
+    return request, workspace, tree
+
+
+def make_folder(run_id: UUID) -> workspaces.Workspace:
+    """Make the folder of a run. The test ends the run by closing the descriptor, as the kernel does for a dead process."""
+    return workspaces._make_workspace(workspaces._home() / str(run_id), None)
+
+
+def test_leftovers_of_a_killed_worker_are_removed_and_its_work_stays(repository: Path) -> None:
+    _, workspace, tree = begin(repository)
     copy = tree.__enter__()
-    assert copy is not None
+    (copy.path / "notes.txt").write_text("one more\n")
     assert workspaces.sweep() == 0
-    os.close(workspace.descriptor)  # as the kernel does for a dead process
+    os.close(workspace.descriptor)
 
     assert workspaces.sweep() == 1
     assert not workspace.folder.exists()
     assert len(git(repository, "worktree", "list").splitlines()) == 1
-    assert git(repository, "branch", "--list", copy.branch)
-    with pytest.raises(OSError, match="Bad file"):
-        trace.__exit__(None, None, None)
+    assert git(repository, "show", f"{copy.branch}:notes.txt") == "one more"
+
+
+def test_the_next_run_continues_the_work_of_a_killed_worker_before_any_sweep(
+    repository: Path, tmp_path: Path
+) -> None:
+    request, workspace, tree = begin(repository, exclusive=False)
+    copy = tree.__enter__()
+    (copy.path / "notes.txt").write_text("one more\n")
+    os.close(workspace.descriptor)
+
+    again = run(repository, program(tmp_path, WRITE), request.activity_id, exclusive=False)
+
+    assert str(again.output.content).startswith("2 ")
+
+
+def test_no_run_begins_on_a_branch_whose_last_working_copy_is_still_there(
+    repository: Path, tmp_path: Path
+) -> None:
+    request, workspace, tree = begin(repository, exclusive=False)
+    with tree, pytest.raises(AgentError) as busy:
+        run(repository, program(tmp_path, WRITE), request.activity_id, exclusive=False)
+    os.close(workspace.descriptor)
+
+    assert (busy.value.error_code, busy.value.uses_attempt) == ("repository_busy", False)
+
+
+def test_half_a_working_copy_of_a_killed_worker_is_not_committed(repository: Path, tmp_path: Path) -> None:
+    activity_id = uuid4()
+    commit = run(repository, program(tmp_path, WRITE), activity_id).output.data["git"]["commit"]
+    branch = f"orchestrator/{activity_id}"
+    workspace = make_folder(uuid4())
+    path = workspace.folder / "tree"
+    workspace.record({"repository": str(repository), "worktree": str(path)})
+    git(repository, "worktree", "add", "--no-checkout", str(path), branch)
+    os.close(workspace.descriptor)
+
+    assert workspaces.sweep() == 1
+    assert git(repository, "rev-parse", branch) == commit
 
 
 def test_work_on_one_repository_shares_a_group_so_that_one_runs_at_a_time(
