@@ -14,10 +14,10 @@ import hashlib
 import hmac
 import re
 import secrets as randomness
-import time
 from collections.abc import Mapping, Sequence
 
 from agents.exceptions import ConfigurationError
+from tenants import clock
 
 ID_HEADER = "webhook-id"
 TIMESTAMP_HEADER = "webhook-timestamp"
@@ -41,7 +41,7 @@ def new_secret() -> str:
 
 def sign(*, message_id: str, body: bytes, secrets: Sequence[str], now: float | None = None) -> dict[str, str]:
     """Return the three headers that prove to the receiver who sent this body, and when. They have one signature per secret."""
-    timestamp = str(int(time.time() if now is None else now))
+    timestamp = str(int(clock.timestamp() if now is None else now))
     if not _ID.fullmatch(message_id):
         raise ConfigurationError("A webhook id must be printable ASCII without spaces and dots.")
     signatures = []
@@ -63,7 +63,7 @@ def verify(
         return False
     if not isinstance(timestamp, str) or not _TIMESTAMP.fullmatch(timestamp):
         return False
-    if abs((time.time() if now is None else now) - int(timestamp)) > TOLERANCE_SECONDS:
+    if abs((clock.timestamp() if now is None else now) - int(timestamp)) > TOLERANCE_SECONDS:
         return False
     claimed = _parse_signatures(sent.get(SIGNATURE_HEADER))
     keys = [key for key in map(_key_of, secrets) if key is not None]

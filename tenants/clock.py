@@ -44,6 +44,17 @@ def today() -> date:
     return now().date()
 
 
+def timestamp() -> float:
+    """Return the time in seconds since the epoch, for messages to and from other servers, without a query.
+
+    Before the first time was read from PostgreSQL, it is that of this machine.
+    """
+    reading = _last
+    if reading is None:
+        return time.time()
+    return reading.at.timestamp() + time.monotonic() - reading.monotonic
+
+
 def learn(at: datetime, *, requested_at: float) -> None:
     """Record a `clock_timestamp()` from an answer of PostgreSQL. `requested_at` is the monotonic time before the query."""
     global _last

@@ -11,6 +11,7 @@ from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
+from tenants import clock
 from tenants.models import TenantOwned, index, unique
 
 from .pipeline import key_validator
@@ -41,7 +42,7 @@ def end_of(last_day: date) -> datetime:
 
 def next_month() -> date:
     """Return the first day of the next month, in UTC."""
-    return Month.of(datetime.now(UTC).date()).following
+    return Month.of(clock.today()).following
 
 
 class DeliverableState(models.TextChoices):

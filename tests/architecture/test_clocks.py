@@ -14,9 +14,8 @@ USES_MACHINE_CLOCK = {
     "agents.governor.limits": "dates of a provider's answer that names no date of its own",
     "agents.governor.providers": "which providers were called in the last two days, for a list",
     "agents.outbound.client": "a date that an agent or provider names, by the clock that we share with it",
-    "agents.webhook_signing": "receivers check signatures against their own clocks, with five minutes of tolerance",
     "console.templatetags.console": "words such as `3 minutes ago`, for people",
-    "pipelines.models.deliverable": "the month that a form proposes",
+    "tenants.clock": "messages of a process that has not read the time from PostgreSQL yet",
     "tenants.identifiers": "ids that sort roughly in the order of their creation",
     "tenants.tracing.spans": "when a span ended, for a trace",
 }

@@ -23,9 +23,11 @@ from activities.mailboxes.consumer import TakeOptions
 from activities.maintenance import recovery
 from activities.models import SystemJob, Wake
 from activities.submission import NewActivity, submit
+from agents import webhook_signing
 from agents.contracts import Accepted
 from agents.exceptions import AgentRateLimited, RetryableAgentError
-from pipelines.models import Schedule
+from pipelines.models import Deliverable, Schedule
+from pipelines.models.deliverable import Month
 from pipelines.schedules import firing
 from tenants import clock, tokens
 from tenants.context import APP, system_scope, tenant_scope
@@ -156,6 +158,27 @@ def test_a_schedule_fires_due_times_and_no_future_ones(
     firing.fire(tenant.pk, schedule.pk)
 
     assert all(drift(nominal) <= 0 for nominal, _ in firings(schedule))
+
+
+def test_a_message_is_signed_with_the_time_of_postgresql(database: None, wrong_clock: timedelta) -> None:
+    secret = webhook_signing.new_secret()
+    clock.now()  # as every process does when it starts to work
+
+    headers = webhook_signing.sign(message_id="1", body=b"{}", secrets=[secret])
+
+    assert abs(drift(datetime.fromtimestamp(int(headers["webhook-timestamp"]), UTC))) < 60
+    assert webhook_signing.verify(headers=headers, body=b"{}", secrets=[secret])
+
+
+@pytest.mark.parametrize("days", [-100, 100])
+def test_a_new_deliverable_is_due_from_the_next_month(
+    database: None, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    following = Month.of(clock.today()).following
+    monkeypatch.setattr(clock, "_last", None)
+
+    with time_machine.travel(datetime.now(UTC) + timedelta(days=days), tick=True):
+        assert Deliverable().next_on == following
 
 
 def test_a_batch_of_a_mailbox_is_leased_for_the_requested_time(

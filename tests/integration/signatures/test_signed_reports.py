@@ -18,6 +18,7 @@ from standardwebhooks.webhooks import Webhook
 from activities.execution import reports
 from agents import configuration
 from agents.models import Agent
+from tenants import clock
 from tenants.models import Tenant
 from tests.accepted_work import RESULT, AgentClient, accept_work, count_activities
 from tests.answers import problem
@@ -228,7 +229,7 @@ def test_an_old_report_is_refused_although_it_was_accepted_before(
     headers = agent.headers(raw, age=290)
     assert agent.send("complete", raw, headers).status_code == 200
     now = time.time()
-    monkeypatch.setattr("agents.webhook_signing.time.time", lambda: now + 20)
+    monkeypatch.setattr(clock, "timestamp", lambda: now + 20)
 
     problem(agent.send("complete", raw, headers), 401, "invalid_signature")
 
