@@ -91,10 +91,10 @@ def _try_provider(url: str) -> Outcome:
     try:
         answer = outbound.send(
             "GET", url, headers={"Accept": "*/*"}, deadline_seconds=settings.ORCHESTRATOR_HEALTH_TIMEOUT_SECONDS,
-            max_bytes=MOST_BYTES,
+            max_bytes=MOST_BYTES, only_status=True,
         )  # fmt: skip
-    except AgentError as error:
-        return Outcome.OK if error.error_code in _ANSWERED else Outcome.FAULT
+    except AgentError:
+        return Outcome.FAULT
     return Outcome.FAULT if answer.status >= 500 else Outcome.OK
 
 
@@ -162,16 +162,13 @@ def call_agent(agent: Agent, endpoint: str) -> Finding:
             headers={"Accept": "*/*"},
             deadline_seconds=settings.ORCHESTRATOR_HEALTH_TIMEOUT_SECONDS,
             max_bytes=MOST_BYTES,
+            only_status=True,
         )
     except AgentError as error:
-        return Finding(error.error_code in _ANSWERED, str(error)[:500])
+        return Finding(False, str(error)[:500])
     if agent.health_url and not 200 <= answer.status < 300:
         return Finding(False, f"{url} answered with status {answer.status}; 2xx was expected."[:500])
     return Finding(True, f"Answered with status {answer.status}.")
-
-
-#: Errors of calls that were answered, although the answer is not valid.
-_ANSWERED = frozenset({"answer_too_large", "answer_encoded"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -337,8 +337,6 @@ SECONDS = 10.0  # for the whole call, from the name lookup to the last byte
 MOST_BYTES = 64 * 1024  # of an answer, whose content does not matter
 
 _RETRYABLE = frozenset({408, 425, 429})
-#: The receiver has accepted the alert, but its answer was too long or in an unsupported encoding.
-_ANSWERED = frozenset({"answer_too_large", "answer_encoded"})
 
 
 def post(
@@ -364,10 +362,9 @@ def post(
             deadline_seconds=seconds or SECONDS,
             max_bytes=MOST_BYTES,
             purpose=outbound.NOTIFICATIONS,
+            only_status=True,
         )
     except AgentError as error:
-        if error.error_code in _ANSWERED:
-            return
         raise _problem_of(error) from error
     if not 200 <= response.status < 300:
         raise _refusal(response, target)

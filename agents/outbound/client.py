@@ -85,6 +85,7 @@ def send(
     cancelled: Callable[[], bool] | None = None,
     limits: HttpLimits | None = None,
     purpose: str = policy.AGENTS,
+    only_status: bool = False,
 ) -> OutboundResponse:
     """Make one call and return its answer, whatever its status. A redirect is an ordinary answer.
 
@@ -93,7 +94,7 @@ def send(
     `limits`, if the caller knows them, apply to all further calls of the process.
 
     The deadline covers everything from name resolution to the last byte. A 2xx other than 202 is returned
-    whole or not at all; of other answers, for which only the status matters, only the beginning of the body is kept.
+    whole or not at all; of other answers, and with `only_status` of all, only the status matters, and the beginning of the body is kept.
     Raises `OutboundRefused`, `RetryableAgentError` (agent_timeout, agent_unreachable) or
     `PermanentAgentError`; `nothing_sent` of the error says whether the request never left.
     """
@@ -118,7 +119,7 @@ def send(
     ):
         response = get_guarded_transport(purpose).handle_request(request)
         try:
-            return _answer(response, call, max_bytes)
+            return _answer(response, call, max_bytes, only_status=only_status)
         finally:
             response.close()
 
@@ -185,10 +186,12 @@ def plain_errors(url: str, seconds: float) -> Iterator[None]:
         raise RetryableAgentError(message, code="agent_unreachable") from error
 
 
-def _answer(response: httpx2.Response, call: budget.Budget, max_bytes: int) -> OutboundResponse:
+def _answer(
+    response: httpx2.Response, call: budget.Budget, max_bytes: int, *, only_status: bool
+) -> OutboundResponse:
     headers = dict(response.headers)
     encoded = headers.get("content-encoding", "identity").strip().lower() not in ("", "identity")
-    if 200 <= response.status_code < 300 and response.status_code != 202:
+    if 200 <= response.status_code < 300 and response.status_code != 202 and not only_status:
         if encoded:
             raise PermanentAgentError(_COMPRESSED, code="answer_encoded")
         declared = response.headers.get("content-length", "")

@@ -70,16 +70,18 @@ def test_an_answer_with_identity_encoding_is_returned(serve: Serve) -> None:
     assert post(server.url).body == b"1"
 
 
-@pytest.mark.parametrize("status", [202, 302, 404, 500])
+@pytest.mark.parametrize(
+    ("status", "only_status"), [(200, True), (202, False), (302, False), (404, False), (500, False)]
+)
 def test_the_status_counts_even_if_the_body_never_ends(
-    status: int, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    status: int, only_status: bool, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "EXCERPT_SECONDS", 0.2)
 
     server = serve(dripping(b"HTTP/1.1 %d Status\r\nContent-Length: 99999\r\n\r\nsorry" % status, b"."))
 
     start_time = time.monotonic()
-    response = post(server.url, seconds=30)
+    response = post(server.url, seconds=30, only_status=only_status)
 
     assert time.monotonic() - start_time < 20  # because the deadline is 30
     assert (response.status, response.truncated) == (status, True)
