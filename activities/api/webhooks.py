@@ -190,7 +190,7 @@ class WebhookViewSet(VersionedResource):
     @action(detail=True, methods=["post"])
     def test(self, request: Request, pk: UUID) -> Response:
         """Sends a message of the type `webhook.test`. Its delivery shows the result."""
-        delivery = webhooks.send_test(self.get_object())
+        delivery = webhooks.send_test(self.lock_row())  # so that it cannot be deleted or disabled meanwhile
         delivery.refresh_from_db()
         return Response(WebhookDeliverySerializer(delivery).data, status=202)
 

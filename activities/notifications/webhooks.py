@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -234,9 +235,6 @@ def _attempt_delivery(claim: Claim) -> Outcome:
 MOST_BYTES = 64 * 1024  # of an answer, whose content does not matter
 GONE = 410
 
-#: The receiver has accepted the event, but its answer was too long or in an unsupported encoding.
-_ANSWERED = frozenset({"answer_too_large", "answer_encoded"})
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -274,12 +272,10 @@ def post(url: str, content: Mapping[str, Any], *, message_id: str, secrets: Sequ
             deadline_seconds=settings.ORCHESTRATOR_WEBHOOK_TIMEOUT_SECONDS,
             max_bytes=MOST_BYTES,
             purpose=outbound.WEBHOOKS,
+            only_status=True,
         )
     except AgentError as error:
-        was_accepted = error.error_code in _ANSWERED
-        return Outcome(
-            was_accepted, None, _ms_since(began), "" if was_accepted else excerpt(str(error), secrets=secrets)
-        )
+        return Outcome(False, None, _ms_since(began), excerpt(str(error), secrets=secrets))
     if 200 <= answer.status < 300:
         return Outcome(True, answer.status, _ms_since(began))
     text = excerpt(answer.body, secrets=(url, *secrets))
@@ -340,13 +336,11 @@ OVERLAP = timedelta(hours=24)  # in which the receiver may switch to the new sec
 
 
 def renew_secret(endpoint: WebhookEndpoint) -> str:
-    """Set and return a new secret, without saving the webhook. The previous one, if any, also signs for a day."""
-    new = webhook_signing.new_secret()
-    previous = (
-        _open_secrets(endpoint.tenant_id, endpoint.pk, endpoint.secret_sealed)[:1]
-        if endpoint.secret_sealed
-        else ()
-    )
+    """Set and return a new secret, without saving the webhook. The previous one, if it can be read, also signs for a day."""
+    new, previous = webhook_signing.new_secret(), tuple[str, ...]()
+    if endpoint.secret_sealed:
+        with suppress(ConfigurationError):  # its encryption key is gone
+            previous = _open_secrets(endpoint.tenant_id, endpoint.pk, endpoint.secret_sealed)[:1]
     fields = {"secrets": " ".join((new, *previous))}
     endpoint.secret_sealed = credentials.seal(fields, context=context_of(endpoint.tenant_id, endpoint.pk))
     endpoint.previous_until = clock.now() + OVERLAP if previous else None

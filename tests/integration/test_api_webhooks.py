@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -20,6 +21,7 @@ from tenants.models import Tenant
 from tenants.models.events import WebhookEndpoint
 from tests.answers import version_of
 from tests.cases import in_one_test
+from tests.engine import eventually, simultaneously, somebody_waits_for_a_lock
 from tests.integration.test_webhooks import deliveries, raise_events, send_all
 from tests.receivers import HttpReceiver, http_receiver
 
@@ -105,6 +107,21 @@ def test_rotation_adds_a_second_secret_and_both_sign(
     assert rotated["previous_secret_until"] is not None
     for secret in (webhook["secret"], rotated["secret"]):
         standardwebhooks.Webhook(secret).verify(receiver.posted[0].body, receiver.posted[0].headers)
+
+
+def test_a_webhook_whose_secret_can_no_longer_be_read_gets_a_new_one_by_rotation(
+    api: Callable[..., Any], webhook: dict[str, Any], tenant: Tenant, receiver: HttpReceiver, settings: Any
+) -> None:
+    settings.FIELD_ENCRYPTION_KEYS = [f"other:{'ab' * 32}"]
+
+    rotated = api().post(f"{HOOKS}{webhook['id']}/rotate/", {})
+    raise_events(tenant)
+    send_all()
+
+    assert (rotated.status_code, rotated.json()["previous_secret_until"]) == (200, None)
+    standardwebhooks.Webhook(rotated.json()["secret"]).verify(
+        receiver.posted[0].body, receiver.posted[0].headers
+    )
 
 
 def test_a_test_delivery_is_sent_and_logged(
@@ -207,6 +224,24 @@ def test_the_number_of_webhooks_is_limited_and_a_deleted_one_gets_nothing_more(
     assert api().delete(f"{HOOKS}{webhook['id']}/").status_code == 204
     assert send_all() == 0
     assert receiver.posted == []
+
+
+def test_a_test_of_a_webhook_that_is_being_deleted_finds_none(
+    api: Callable[..., Any], webhook: dict[str, Any], tenant: Tenant
+) -> None:
+    client, removing = api(), threading.Event()
+
+    def remove() -> None:
+        with tenant_scope(tenant.pk):
+            WebhookEndpoint.objects.select_for_update().get().delete()
+            removing.set()
+            eventually(somebody_waits_for_a_lock)
+
+    def test() -> Any:
+        assert removing.wait(60)
+        return client.post(f"{HOOKS}{webhook['id']}/test/", {}).status_code
+
+    assert simultaneously(remove, test) == [None, 404]
 
 
 def test_secrets_are_sealed_again_when_keys_rotate(

@@ -262,16 +262,19 @@ def test_a_delivery_whose_event_is_no_longer_stored_fails_at_once_and_not_becaus
         webhooks.send_again(endpoint, failed.pk)
 
 
-def test_an_event_whose_acceptance_is_too_long_to_read_is_delivered(
-    tenant: Tenant, receiver: HttpReceiver
+@pytest.mark.parametrize(
+    ("headers", "body"), [({}, b"x" * (webhooks.MOST_BYTES + 1)), ({"Content-Encoding": "gzip"}, b"\x1f\x8b")]
+)
+def test_an_event_is_delivered_by_the_status_of_an_answer_whose_body_cannot_be_read(
+    tenant: Tenant, receiver: HttpReceiver, headers: dict[str, str], body: bytes
 ) -> None:
-    receiver.answer_with((200, {}, b"x" * (webhooks.MOST_BYTES + 1)))
+    receiver.answer_with((201, headers, body))
     webhook(tenant, receiver.url)
     raise_events(tenant)
 
     send_all()
 
-    assert [one.state for one in deliveries(tenant)] == ["delivered"]
+    assert [(one.state, one.response_status) for one in deliveries(tenant)] == [("delivered", 201)]
 
 
 @pytest.mark.parametrize("status", [410, 500])
