@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -82,11 +83,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at with --http (127.0.0.1)")
     parser.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME:PORT",
+        "--allow-host", type=_host, action="append", default=[], metavar="NAME:PORT",
         help="an allowed Host header, in addition to 127.0.0.1, localhost and [::1]; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--allow-origin", action="append", default=[], metavar="ORIGIN",
+        "--allow-origin", type=_origin, action="append", default=[], metavar="ORIGIN",
         help="a page (https://host) whose scripts may call the server; default: none; may be repeated",
     )  # fmt: skip
     parser.add_argument(
@@ -105,6 +106,18 @@ def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) < 65_536):
         raise argparse.ArgumentTypeError("must be a port from 0 to 65535")
     return int(text)
+
+
+def _host(text: str) -> str:
+    if not re.fullmatch(r"[^/@\s]+", text):
+        raise argparse.ArgumentTypeError("must be a host such as mcp.example.com:443")
+    return text.lower()
+
+
+def _origin(text: str) -> str:
+    if not re.fullmatch(r"[\w+.-]+://[^/@\s]+|null", text):
+        raise argparse.ArgumentTypeError("must be an origin such as https://host, without a path")
+    return text.lower()
 
 
 def _tools(text: str) -> list[str]:

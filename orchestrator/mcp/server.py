@@ -46,6 +46,7 @@ from orchestrator.mcp.tools import Tool, use
 PATH = "/mcp"
 RUN_ID = "X-Execution-Id"  # the agent protocol's name for a run
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+DEFAULT_PORTS = (":80", ":443")  # clients leave them out of the Host header
 REMEMBERED_SECONDS = 30.0  # how long a token counts as valid; the API checks permissions at every call
 MOST_REMEMBERED = 1_000
 MOST_AT_ONCE = 200
@@ -68,7 +69,7 @@ def application(site: str, binding: Binding, *, only: Sequence[str] = ()) -> ASG
     """Return the ASGI application for the orchestrator at `site`."""
     serving = server(_access_of, instructions=INSTRUCTIONS, only=only)
     security = TransportSecuritySettings(
-        allowed_hosts=[*_loopback_names(binding), *binding.hosts], allowed_origins=list(binding.origins)
+        allowed_hosts=_allowed_hosts(binding), allowed_origins=list(binding.origins)
     )
     inner = serving.streamable_http_app(
         streamable_http_path=PATH,
@@ -103,11 +104,11 @@ def serve(site: str, binding: Binding, *, only: Sequence[str] = ()) -> None:
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def _loopback_names(binding: Binding) -> list[str]:
-    """Return the Host headers of a loopback server. A server that others can reach only accepts the configured ones."""
-    if binding.host not in LOOPBACK:
-        return []
-    return [f"{name}:{binding.port}" for name in ("127.0.0.1", "localhost", "[::1]")]
+def _allowed_hosts(binding: Binding) -> list[str]:
+    """Return the allowed Host headers: the configured ones, and those of loopback unless others can reach the server."""
+    names = ("127.0.0.1", "localhost", "[::1]") if binding.host in LOOPBACK else ()
+    hosts = [*(f"{name}:{binding.port}" for name in names), *binding.hosts]
+    return [*hosts, *(host.rpartition(":")[0] for host in hosts if host.endswith(DEFAULT_PORTS))]
 
 
 def _access_of(context: Context) -> Access:

@@ -21,6 +21,7 @@ from orchestrator.mcp import __main__ as command_line
 from orchestrator.mcp import server as serving
 from orchestrator.mcp.api import Access, InvalidAccess, access_from_environment
 from tenants.models import Tenant
+from tests.cases import in_one_test
 from tests.engine import Engine, in_another_thread
 from tests.integration.mcp_server.assistants import Assistant
 from tests.questions import Questions
@@ -131,12 +132,22 @@ def test_invalid_settings_are_reported_on_standard_error_only(
     assert error in output.err
 
 
-def test_a_tool_that_does_not_exist_cannot_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+@in_one_test(
+    ("options", "error"),
+    [
+        (["--tools", "inbox,inbx"], "there is no tool 'inbx'"),
+        (["--allow-host", "https://mcp.example.com"], "must be a host"),
+        (["--allow-origin", "https://assistant.example/"], "must be an origin"),
+    ],
+)
+def test_an_option_that_could_have_no_effect_is_a_usage_error(
+    options: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        command_line.main(["--tools", "inbox,inbx"])
+        command_line.main(options)
 
     assert ended.value.code == 2
-    assert "there is no tool 'inbx'" in capsys.readouterr().err
+    assert error in capsys.readouterr().err
 
 
 def test_neither_django_nor_files_in_the_working_directory_are_imported(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "app
 
 
 PAGE = "https://assistant.example"
+NAMED = "mcp.example:443"
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def address(site: str) -> Iterator[str]:
     port = listening.getsockname()[1]
     http_server = uvicorn.Server(
         uvicorn.Config(
-            server.application(site, Binding("127.0.0.1", port, origins=[PAGE])),
+            server.application(site, Binding("127.0.0.1", port, hosts=[NAMED], origins=[PAGE])),
             log_level="warning",
             lifespan="on",
         )
@@ -177,6 +178,7 @@ def test_a_revoked_token_is_no_longer_accepted(
     [
         ({"Host": "evil.example"}, 421),
         ({"Host": "evil.example:80"}, 421),
+        ({"Host": "mcp.example:80"}, 421),
         ({"Host": "127.0.0.1:1"}, 421),
         ({"Origin": "https://evil.example"}, 403),
         ({"Origin": "null"}, 403),
@@ -197,6 +199,13 @@ def test_a_foreign_page_is_refused_before_its_token_is_checked(
     address: str, headers: dict[str, str], status: int
 ) -> None:
     assert post(address, **headers).status_code == status
+
+
+@in_one_test("host", [NAMED, "mcp.example"])
+def test_a_client_of_a_proxy_with_the_usual_port_may_leave_the_port_out_of_its_host_header(
+    address: str, token_of: Callable[..., str], host: str
+) -> None:
+    assert post(address, **bearer(token_of()), Host=host).status_code == 200
 
 
 def test_the_scripts_of_an_allowed_page_can_call_the_server(
