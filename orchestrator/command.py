@@ -16,6 +16,7 @@ from tenants import outages
 # These start the embedded servers themselves when no server is configured, and stop what they started.
 STARTS_SERVICES = {"up", "demo", "demo_model"}
 DEMONSTRATIONS = {"demo", "demo_model"}
+INTERRUPTED = 130  # by Ctrl-C, as shells report it
 
 
 def main() -> None:
@@ -35,6 +36,10 @@ def main() -> None:
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
         )  # for what Python would write at the end
         sys.exit(1)
+    except KeyboardInterrupt:
+        if "--traceback" in sys.argv:
+            raise
+        sys.exit(INTERRUPTED)
     except (ImproperlyConfigured, EmbeddedError) as error:
         # Settings are read before any command could say in one line what is missing.
         if "--traceback" in sys.argv:

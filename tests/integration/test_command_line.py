@@ -223,9 +223,38 @@ def test_failures_are_replayed_in_batches_and_only_once(
     engine.drain()
 
     assert {engine.status(tenant, each) for each in ids} == {"done"}
+    assert recorded_replays(tenant) == [3, 3, 1]
+
+
+def recorded_replays(tenant: Tenant) -> list[int]:
+    """The counts in the entries of the audit trail."""
     with tenant_scope(tenant.pk):
         entries = AuditEntry.objects.for_tenant(tenant).filter(operation="manage.py replay")
-        assert [entry.detail["count"] for entry in entries.order_by("number")] == [7, 0]
+        return [entry.detail["count"] for entry in entries.order_by("number")]
+
+
+def test_an_interrupted_replay_has_recorded_what_it_has_started(
+    engine: Engine, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "PORTION", 2)
+    engine.serve(tenant)
+    ids = create_dead_letters(tenant, 3)
+    portions: list[Any] = []
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        portions.append(dead_letters_replay(*arguments, **options))
+        if len(portions) == 2:
+            raise KeyboardInterrupt
+        return portions[-1]
+
+    dead_letters_replay = dead_letters.replay
+    monkeypatch.setattr(dead_letters, "replay", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        output_of("replay", "failures", "--all")
+
+    assert [engine.status(tenant, each) for each in ids].count("failed") == 1
+    assert recorded_replays(tenant) == [2]
 
 
 def test_one_activity_is_replayed_and_a_second_replay_says_what_to_do_next(

@@ -25,6 +25,19 @@ def test_a_command_whose_output_nobody_reads_ends_without_a_traceback(
     sys.stdout.close()  # writes what is left, as Python does at the end
 
 
+def test_an_interrupted_command_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(arguments: list[str]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "execute_from_command_line", interrupted)
+    monkeypatch.setattr(sys, "argv", ["manage.py", "replay", "failures", "--all"])
+
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+
+    assert ended.value.code == 130
+
+
 def test_another_broken_pipe_is_not_taken_for_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(arguments: list[str]) -> None:
         raise BrokenPipeError

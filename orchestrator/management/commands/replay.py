@@ -66,10 +66,12 @@ class Command(TerminalCommand):
 
     def _activity(self, *, id: UUID, tenant: str | None, dry_run: bool, **options: Any) -> dict[str, Any]:
         owner = cli.tenant_of_activity(tenant, id)
-        done = failures(owner.pk, {"activity_id": id}, dry_run=dry_run, stream=self.stderr)
+        done = failures(
+            owner.pk, {"activity_id": id}, about=("activities", id), dry_run=dry_run, stream=self.stderr
+        )
         if not done["count"]:
             raise CommandError(f"Activity {id} has no open failure. See: manage.py why {id}")
-        return self._record(owner, ("activities", id), {"dry_run": dry_run, **done})
+        return {"tenant": owner.slug, "dry_run": dry_run, **done}
 
     def _failures(
         self, *, tenant: str | None, dry_run: bool, per_second: int | None, **options: Any
@@ -78,24 +80,20 @@ class Command(TerminalCommand):
         filters = {name: options[name] for name in ("fingerprint", "agent_role") if options[name]}
         if not filters and not options["all"]:
             return {"tenant": owner.slug, "groups": groups(owner.pk)}
-        done = failures(owner.pk, filters, dry_run=dry_run, per_second=per_second, stream=self.stderr)
+        about = ("dead_letters", options["fingerprint"] or "")
+        done = failures(
+            owner.pk, filters, about=about, dry_run=dry_run, per_second=per_second, stream=self.stderr
+        )
         if options["fingerprint"] and not done["count"] + done["skipped"]:
             raise CommandError("No open failure has this fingerprint. See: manage.py replay failures")
-        return self._record(
-            owner, ("dead_letters", options["fingerprint"] or ""), {"dry_run": dry_run, **done}
-        )
+        return {"tenant": owner.slug, "dry_run": dry_run, **done}
 
     def _run(
         self, *, id: UUID, from_step: str, tenant: str | None, dry_run: bool, **options: Any
     ) -> dict[str, Any]:
         owner = cli.tenant_of_run(tenant, id)
         done = run(owner.pk, id, from_step=from_step, dry_run=dry_run)
-        return self._record(owner, ("pipeline_runs", id), {"dry_run": dry_run, **done})
-
-    def _record(self, owner: Any, about: tuple[str, object], done: dict[str, Any]) -> dict[str, Any]:
-        if not done["dry_run"]:
-            record_command("replay", tenant_id=owner.pk, about=about, detail={"count": done.get("count", 1)})
-        return {"tenant": owner.slug, **done}
+        return {"tenant": owner.slug, "dry_run": dry_run, **done}
 
     def render(self, result: dict[str, Any]) -> None:
         verb = "would start" if result.get("dry_run") else "started"
@@ -146,9 +144,18 @@ def groups(tenant_id: UUID) -> list[dict[str, Any]]:
 
 
 def failures(
-    tenant_id: UUID, filters: Mapping[str, Any], *, dry_run: bool, per_second: int | None = None, stream: Any
+    tenant_id: UUID,
+    filters: Mapping[str, Any],
+    *,
+    about: tuple[str, object],
+    dry_run: bool,
+    per_second: int | None = None,
+    stream: Any,
 ) -> dict[str, Any]:
-    """Replay the matching open failures. With a rate they are one transaction, because the start times follow from each other."""
+    """Replay the matching open failures. With a rate they are one transaction, because the start times follow from each other.
+
+    Each portion has its entry in the audit trail, so that an interrupted command has recorded all that it did.
+    """
     with tenant_scope(tenant_id):
         letters = DeadLetter.objects.for_tenant(tenant_id).filter(state=DeadLetterState.OPEN, **filters)
         ids = list(letters.order_by("pk").values_list("pk", flat=True))
@@ -159,6 +166,8 @@ def failures(
         with tenant_scope(tenant_id):
             chosen = DeadLetter.objects.for_tenant(tenant_id).filter(pk__in=portion)
             done = dead_letters.replay(tenant_id, chosen, actor=ACTOR, per_second=per_second, dry_run=dry_run)
+            if done.count and not dry_run:
+                record_command("replay", tenant_id=tenant_id, about=about, detail={"count": done.count})
         count, seconds = count + done.count, max(seconds, done.seconds)
     return {"count": count, "skipped": len(ids) - count, "seconds": seconds}
 
@@ -167,6 +176,7 @@ def run(tenant_id: UUID, run_id: UUID, *, from_step: str, dry_run: bool) -> dict
     """Replay an ended run. A dry run does the same and rolls it back, so the result is what would really happen."""
     with tenant_scope(tenant_id):
         new = replay.replay(tenant_id, run_id, from_step=from_step, actor=ACTOR)
+        record_command("replay", tenant_id=tenant_id, about=("pipeline_runs", run_id), detail={"count": 1})
         rows = list(
             StepRun.objects.for_tenant(tenant_id).filter(run_id=new.pk, branch=0).order_by("position")
         )
