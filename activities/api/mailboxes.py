@@ -332,7 +332,7 @@ class MailboxFilter(StrictFilterSet):
 
 
 class MailboxList(ViewSetMixin, MailboxPart):
-    """A mailbox exists from its first item on."""
+    """A mailbox exists from its first item on, or from the first work or subagent that names it."""
 
     serializer_class = MailboxSerializer
     filterset_class = MailboxFilter

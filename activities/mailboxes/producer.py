@@ -81,6 +81,8 @@ def open_mailbox(tenant_id: UUID, key: str, agent_role: str | None = None) -> Ma
     mailbox, _ = Mailbox.objects.for_tenant(tenant_id).get_or_create(
         tenant_id=tenant_id, key=key, defaults={"agent_role": agent_role}
     )
+    if agent_role and mailbox.agent_role is None:
+        mailbox = _let_agent_consume(mailbox, agent_role)
     if agent_role and mailbox.agent_role != agent_role:
         consumer = f"the agent {mailbox.agent_role}" if mailbox.agent_role else "external consumers"
         raise MailboxError(
@@ -88,6 +90,17 @@ def open_mailbox(tenant_id: UUID, key: str, agent_role: str | None = None) -> Ma
             code="other_consumer",
         )
     return mailbox
+
+
+def _let_agent_consume(mailbox: Mailbox, agent_role: str) -> Mailbox:
+    """Return the mailbox, which the agent consumes from now on if it has had no item: work or a subagent has only named it."""
+    # The lock waits for the items that are being posted.
+    locked: Mailbox = Mailbox.objects.for_tenant(mailbox.tenant_id).select_for_update().get(pk=mailbox.pk)
+    items = MailboxItem.objects.for_tenant(mailbox.tenant_id).filter(mailbox_id=mailbox.pk)
+    if locked.agent_role is None and not locked.fence and not items.exists():
+        locked.agent_role = agent_role
+        locked.save(update_fields=["agent_role"])
+    return locked
 
 
 def post(tenant_id: UUID, key: str, new: NewItem, *, actor: str, bounded: bool = True) -> PostedItem:
@@ -109,6 +122,11 @@ def post(tenant_id: UUID, key: str, new: NewItem, *, actor: str, bounded: bool =
             )
     item = _item(mailbox, new)
     MailboxItem.objects.for_tenant(tenant_id).bulk_create([item], ignore_conflicts=True)
+    if mailbox.agent_role is None and not mailbox.fence:
+        # From here on the item keeps others from changing the consumer, but they may have done so since the mailbox was read.
+        mailbox = Mailbox.objects.for_tenant(tenant_id).get(pk=mailbox.pk)
+        if mailbox.agent_role:
+            MailboxItem.objects.for_tenant(tenant_id).filter(pk=item.pk).update(agent_role=mailbox.agent_role)
     stored = MailboxItem.objects.for_tenant(tenant_id).filter(pk=item.pk).first()
     if stored is None:
         # The same item was posted at the same time, and the other transaction has committed.

@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from rest_framework.test import APIClient
 
 from activities import cancellation, outbox, reassignment, relay, tasks
-from activities.exceptions import ActivityError, MailboxFull
+from activities.exceptions import ActivityError, MailboxError, MailboxFull
 from activities.execution import reports, results
 from activities.human_tasks import human_work
 from activities.mailboxes import producer
@@ -27,7 +27,7 @@ from agents.exceptions import PermanentAgentError, RetryableAgentError
 from tenants import money
 from tenants.context import tenant_scope
 from tenants.models import Tenant
-from tests.engine import Engine, simultaneously
+from tests.engine import Engine, in_another_thread, simultaneously
 from tests.spending import (
     accept,
     complete_at_cost,
@@ -81,6 +81,46 @@ def test_messages_within_the_window_share_one_run_in_order(engine: Engine, acme:
     assert texts_of(call) == ["one", "two", "three"]
     assert call.prompt.index("one") < call.prompt.index("two") < call.prompt.index("three")
     assert states(acme) == {"one": "done", "two": "done", "three": "done"}
+
+
+def test_the_first_item_decides_who_consumes_a_mailbox_that_was_only_named_before(
+    engine: Engine, acme: Tenant
+) -> None:
+    with tenant_scope(acme.pk):
+        named = producer.open_mailbox(acme.pk, BOX)
+        submit([NewActivity(name="Begin", agent_role="qa", mailbox_id=named.pk)], actor="user:test")
+
+    post_message(acme, "one")
+    engine.make_due(acme)
+    engine.drain()
+
+    assert [texts_of(call) for call in engine.agent.calls] == [[], ["one"]]
+    with tenant_scope(acme.pk), pytest.raises(MailboxError, match="consumed by the agent qa"):
+        producer.post(acme.pk, BOX, NewItem(text="two", agent_role="dev"), actor="user:test")
+
+
+def test_two_first_items_at_once_have_one_consumer(
+    engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One item names no agent and has read the mailbox before the other one lets its agent consume it."""
+    with tenant_scope(acme.pk):
+        producer.open_mailbox(acme.pk, BOX)
+    find_duplicate = producer._find_duplicate
+
+    def post_another(mailbox: Any, new: NewItem) -> Any:
+        if new.text == "for anybody":
+            in_another_thread(lambda: post_message(acme, "for the agent"))
+        return find_duplicate(mailbox, new)
+
+    monkeypatch.setattr(producer, "_find_duplicate", post_another)
+
+    with tenant_scope(acme.pk):
+        producer.post(acme.pk, BOX, NewItem(text="for anybody"), actor="user:test")
+    relay.flush()
+    engine.make_due(acme)
+    engine.drain()
+
+    assert [texts_of(call) for call in engine.agent.calls] == [["for the agent", "for anybody"]]
 
 
 def test_items_of_different_scopes_have_different_runs(engine: Engine, acme: Tenant) -> None:
