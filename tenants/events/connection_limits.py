@@ -2,14 +2,16 @@
 
 Seats are leases in Redis that expire, so the seats of a dead process become free. A program that uses all of its seats
 is refused. A person is not refused: their newest page replaces their oldest stream, in whatever process that is.
-When Redis does not answer, nobody is refused, because each process has its own limit as well.
+When Redis does not answer, nobody is refused, because each process has its own limit as well. Then it is not asked for some seconds,
+because the thread that serves all streams would wait each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import redis
@@ -19,11 +21,14 @@ from tenants import keys
 from tenants import redis as connections
 from tenants.exceptions import TenantError
 from tenants.identifiers import uuid7
+from tenants.limiter import Breaker
 from tenants.principals import Principal
 from tenants.redis import Script
 
 LAPSE_SECONDS = 30  # three renewals
 PATIENCE_SECONDS = 0.5  # with Redis
+
+_breaker = Breaker(seconds=5.0)  # shorter than the leases of the seats
 
 _FOLDER = Path(__file__).resolve().parents[1] / "lua" / "events"
 _TAKE, _HOLD = (Script.load(_FOLDER, name) for name in ("take_seat", "hold_seats"))
@@ -55,10 +60,10 @@ def take(principal: Principal, *, displacing: bool = False) -> TakenSeat:
         keys.seats_of_caller(principal),
         keys.displaced_seats(tenant_id),
     ]
-    try:
-        full, *displaced = _TAKE.run(_client(), names, [seat, LAPSE_SECONDS, *most, int(displacing)])
-    except redis.RedisError:
+    answer = _ask(lambda: _TAKE.run(_client(), names, [seat, LAPSE_SECONDS, *most, int(displacing)]))
+    if answer is None:
         return TakenSeat(seat)
+    full, *displaced = answer
     if full:
         whose = ("Your tenant", "You")[int(full) - 1]
         raise TooManyStreams(f"{whose} may have {most[int(full) - 1]} streams open at once.")
@@ -70,21 +75,30 @@ def hold(tenant_id: UUID, seats: Iterable[tuple[Principal, str]]) -> frozenset[s
     renewed = list(seats)
     callers = [keys.seats_of_caller(principal) for principal, _ in renewed]
     names = [keys.seats_of_tenant(tenant_id), keys.displaced_seats(tenant_id), *callers]
-    try:
-        arguments: list[str | int] = [LAPSE_SECONDS, *(seat for _, seat in renewed)]
-        return _read(_HOLD.run(_client(), names, arguments))
-    except redis.RedisError:
-        return frozenset()  # they are taken again with the next renewal
+    arguments: list[str | int] = [LAPSE_SECONDS, *(seat for _, seat in renewed)]
+    # Seats that are not renewed are taken again with a later renewal.
+    return _read(_ask(lambda: _HOLD.run(_client(), names, arguments)) or ())
 
 
 def leave(principal: Principal, seat: str) -> None:
-    try:
+    def release() -> None:
         pipeline = _client().pipeline(transaction=False)
         pipeline.zrem(keys.seats_of_tenant(principal.tenant_id), seat)
         pipeline.zrem(keys.seats_of_caller(principal), seat)
         pipeline.execute()
+
+    _ask(release)  # without an answer, the lease expires
+
+
+def _ask(question: Callable[[], Any]) -> Any:
+    """Return the answer of Redis, or None without one."""
+    if _breaker.is_open():
+        return None
+    try:
+        return question()
     except redis.RedisError:
-        return  # the lease expires
+        _breaker.trip()
+        return None
 
 
 def _read(seats: Iterable[bytes]) -> frozenset[str]:

@@ -340,14 +340,14 @@ def follow(tenants: Iterable[UUID]) -> None:
 def send_events(tenant_id: UUID, streams: Collection[Stream]) -> bool:
     """Send each of the tenant's streams its next events. Return whether there were any.
 
-    Streams that are far behind do not delay the others. A stream whose next event is no longer stored gets a notice, and
-    continues with new events.
+    Streams that are far behind do not delay the others. A stream whose next event is no longer stored, or whose last one does not exist
+    after a restore from a backup, gets a notice, and continues with new events.
     """
     log.number(tenant_id)
     with tenant_scope(tenant_id):
         oldest, last = log.position_of_log(tenant_id)
         for stream in streams:
-            if stream.position < oldest - 1:
+            if not oldest - 1 <= stream.position <= last:
                 stream.queue(reset(oldest, last))
                 stream.position = last
         near = [stream for stream in streams if last - EVENTS_AT_ONCE <= stream.position < last]

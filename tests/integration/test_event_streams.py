@@ -12,7 +12,7 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx2
 import psutil
@@ -24,6 +24,7 @@ from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from redis.exceptions import TimeoutError as RedisTimeout
 
 from agents.contracts import Accepted
 from orchestrator.processes.specs import standard_processes
@@ -33,9 +34,11 @@ from tenants.events import connection_limits, hub, log
 from tenants.events.announcements import Announcement
 from tenants.events.log import EventFilter
 from tenants.events.stream import KEEPALIVE, Stream, Subscriber, still_allowed
-from tenants.models import ApiToken, Membership, Tenant
+from tenants.limiter import Breaker
+from tenants.models import ApiToken, Membership, Role, Tenant
 from tenants.models.audit import BreakGlass
 from tenants.models.events import EventLog
+from tenants.principals import Principal
 from tests import servers
 from tests.accepted_work import accept_work
 from tests.cleaning import empty_redis
@@ -435,6 +438,18 @@ def test_a_stream_that_catches_up_does_not_delay_others(
     assert [parse_event(block).id for block in current.waiting.split(b"\n\n")[:-1]] == [10]
 
 
+def test_a_stream_whose_last_event_was_lost_with_a_restored_database_begins_again(tenant: Tenant) -> None:
+    raise_events(tenant, 2)
+    stream = Stream(principal(token(tenant)[1]), EventFilter(), 5, "seat")
+
+    hub.send_events(tenant.pk, [stream])
+    raise_events(tenant)
+    hub.send_events(tenant.pk, [stream])
+
+    sent = [parse_event(block) for block in stream.waiting.split(b"\n\n")[:-1]]
+    assert [(each.event, each.id) for each in sent] == [("reset", 2), ("alert.raised", 3)]
+
+
 def test_a_client_that_reads_nothing_is_disconnected(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -560,6 +575,25 @@ def test_seats_expire_and_are_restored_after_a_wipe_of_redis(tenant: Tenant, set
     for seats in (keys.seats_of_caller(caller), keys.seats_of_tenant(tenant.pk)):
         redis.client().zadd(seats, {lapsing: 1})  # it has expired
     connection_limits.take(caller)
+
+
+def test_a_frozen_redis_makes_the_thread_of_all_streams_wait_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def time_out() -> Any:
+        asked.append("Redis")
+        raise RedisTimeout
+
+    monkeypatch.setattr(connection_limits, "_client", time_out)
+    monkeypatch.setattr(connection_limits, "_breaker", Breaker(seconds=3600.0))
+    callers = [Principal(uuid4(), "acme", Role.VIEWER, "token:board", token_id=uuid4()) for _ in range(3)]
+
+    for caller in callers:
+        assert connection_limits.hold(caller.tenant_id, [(caller, "seat")]) == frozenset()
+        connection_limits.leave(caller, "seat")
+
+    assert asked == ["Redis"]
+    assert connection_limits.take(callers[0]).displaced == frozenset()
 
 
 def test_a_caller_can_displace_only_its_own_oldest_seat(tenant: Tenant, settings: Any) -> None:
