@@ -13,6 +13,8 @@ from pipelines.models import Firing, PipelineRun, Schedule, ScheduleExecution
 from pipelines.schedules import editing, firing, system_jobs
 from pipelines.schedules import executions as schedule_executions
 from tenants.context import tenant_scope
+from tenants.events import log
+from tenants.events.log import EventFilter
 from tenants.models import Tenant
 from tests.engine import Engine
 from tests.integration.schedule_executions.moments import FIRST, SECOND, THIRD
@@ -267,6 +269,14 @@ def test_a_queued_execution_can_be_cancelled_and_its_time_counts_as_skipped(tena
 
     assert statuses(tenant) == ["running", "cancelled"]
     assert states(schedule) == ["fired", "skipped"]
+    events = log.page(
+        tenant.pk, None, 100, EventFilter(frozenset({"schedule.fired", "schedule.skipped"}))
+    ).events
+    assert [(event.kind, event.data["status"]) for event in events] == [
+        ("schedule.fired", "fired"),
+        ("schedule.fired", "queued"),
+        ("schedule.skipped", "skipped"),
+    ]
 
 
 def test_an_ended_execution_or_one_of_another_tenant_cannot_be_cancelled(
