@@ -274,7 +274,13 @@ def _errors_of_fields(name: str, body: Any) -> list[tuple[str, str]]:
 
 CSV = "text/csv"
 FILE = "file"  # the field of the form
-TEXTS = "texts"  # stands for the rows of a CSV
+
+
+class Texts(dict[str, Any]):
+    """The rows of a CSV. A type of its own, so that no JSON body can look like it."""
+
+    def __init__(self, upload: Upload) -> None:
+        super().__init__(rows=upload.rows, lines=upload.lines)
 
 
 class CsvParser(BaseParser):
@@ -286,7 +292,7 @@ class CsvParser(BaseParser):
         self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
         limit = body_limit((parser_context or {}).get("view"))
-        return _plain(datasets.read_csv(_within(stream.read(limit + 1), limit)))
+        return Texts(datasets.read_csv(_within(stream.read(limit + 1), limit)))
 
 
 class FileParser(MultiPartParser):
@@ -312,22 +318,18 @@ class FileParser(MultiPartParser):
         file: Any = form.files[FILE]
         raw = _within(file.read(limit + 1), limit)
         kind = _kind_of(file)
-        return _plain(datasets.read_csv(raw)) if kind == CSV else {"rows": datasets.read_json(raw).rows}
+        return Texts(datasets.read_csv(raw)) if kind == CSV else {"rows": datasets.read_json(raw).rows}
 
 
 def read_rows(data: Any) -> Upload:
     """Return the rows of a parsed body."""
-    if isinstance(data, dict) and data.keys() == {TEXTS}:
-        return Upload([row for _, row in data[TEXTS]], [line for line, _ in data[TEXTS]])
+    if isinstance(data, Texts):
+        return Upload(data["rows"], data["lines"])
     if isinstance(data, dict) and data.keys() - {"rows"}:
         raise InvalidRequest([(name, "is not a member of this object") for name in data if name != "rows"])
     if isinstance(data, dict) and not isinstance(data.get("rows"), list):
         raise InvalidRequest([("rows", "must be a list of objects")])
     return Upload(data if isinstance(data, list) else data["rows"])
-
-
-def _plain(upload: Upload) -> dict[str, Any]:
-    return {TEXTS: [[line, row] for line, row in zip(upload.lines, upload.rows, strict=True)]}
 
 
 def _kind_of(file: Any) -> str:

@@ -75,6 +75,15 @@ def test_rows_with_errors_are_refused_with_every_path_and_nothing_is_stored(api:
     assert keys(client) == ["AAPL"]
 
 
+def test_a_body_without_a_list_of_rows_is_refused(api: Any) -> None:
+    client = api()
+    make_dataset(client, rows=[AAPL])
+
+    for body in ({"texts": [[2, {"id": "A"}]]}, {"texts": 5}, {"rows": [], "lines": []}, {"rows": {}}, {}):
+        assert client.post(f"{ROWS}?replace=true", body).status_code == 400, body
+    assert keys(client) == ["AAPL"]
+
+
 def test_at_most_fifty_errors_of_rows_are_listed(api: Any) -> None:
     client = api()
     make_dataset(client)
