@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from activities.mailboxes import consumer
-from answering import Answering, problem
+from answering import Answering, problem, said
 from tenants.models import Tenant
 from tests.engine import Engine, no_threads
 
@@ -335,6 +335,36 @@ def test_whoever_loses_the_last_attempt_with_its_lease_is_told_that_it_failed(cl
     queue._looked = -1e9
     queue.try_dequeue()
     assert heard == [("hello", "lease_expired")], "once"
+
+
+ITEM = {"id": "i-1", "kind": "message", "content": "hello", "attempts": 1, "max_attempts": 1}
+LOST = {**ITEM, "status": "failed", "error": {"code": "lease_expired"}}
+
+
+def test_a_connection_that_fails_does_not_hide_that_the_lease_was_lost() -> None:
+    taken = said(200, {"batch_id": "b-1", "items": [ITEM], "merged_count": 1, "queue_length_after": 0})
+    server = Answering(taken, problem(409, "lease_lost"), httpx.ConnectError("away"))
+    queue = AgentQueue(server.client(max_retries=0), "session-1", lease_seconds=60)
+    batch = queue.try_dequeue()
+    assert batch is not None
+
+    with pytest.raises(oc.LeaseLost):
+        queue.complete(batch)
+
+
+def test_an_item_that_could_not_be_read_when_it_was_lost_is_told_later() -> None:
+    letter = {"id": "l-1", "mailbox_item": "i-1", "error": LOST["error"]}
+    none, one = (said(200, {"next": None, "results": found}) for found in ([], [letter]))
+    looks = [none, one, httpx.ConnectError("away"), one, said(200, LOST), one]
+    server = Answering(*looks)
+    queue, heard = AgentQueue(server.client(retries=oc.RetryPolicy(max_retries=0)), "session-1"), []
+    queue.on_task_failed(lambda item, error: heard.append((item.content, error["code"])))
+
+    for _ in range(4):
+        queue._looked = queue._looked and -1e9
+        queue._look_for_lost()
+
+    assert heard == [("hello", "lease_expired")]
 
 
 def test_other_consumers_are_told_of_what_a_dead_one_has_lost(client: oc.Client) -> None:

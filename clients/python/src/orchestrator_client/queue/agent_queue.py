@@ -19,11 +19,10 @@ from uuid import uuid4
 
 from orchestrator_client.client import Client
 from orchestrator_client.errors import (
-    ApiError,
     Conflict,
-    ConnectionFailed,
     LeaseLost,
     NotFound,
+    OrchestratorError,
     RateLimited,
     RequestInProgress,
 )
@@ -183,7 +182,7 @@ class AgentQueue(Hooks):
         for item in batch.items:
             try:
                 shown = self._mailboxes.item(self.key, str(item.id))
-            except ApiError:
+            except OrchestratorError:
                 continue  # The state of the item is unknown. This error must not hide that the lease was lost.
             if shown["status"] == "failed":
                 self._lost_here.add(str(item.id))
@@ -199,7 +198,7 @@ class AgentQueue(Hooks):
             found = list(
                 islice(self._letters.list(kind="mailbox_item", mailbox=self.key, reason="stalled"), 100)
             )
-        except (ApiError, ConnectionFailed) as error:
+        except OrchestratorError as error:
             facts = {"action": "lost_items_unknown", "reason": str(error)}
             logger.info("Cannot read which items other consumers have lost", extra=facts)
             return
@@ -211,7 +210,10 @@ class AgentQueue(Hooks):
                 continue
             try:
                 shown = self._mailboxes.item(self.key, item_id)
-            except ApiError:
+            except NotFound:
+                continue
+            except OrchestratorError:
+                self._seen.discard(letter["id"])  # It is reported after a later check.
                 continue
             self._tell_one_failed(_item(shown), letter["error"])
 
