@@ -106,7 +106,7 @@ def test_only_the_stages_of_activities_use_admission() -> None:
 def test_only_intake_points_and_the_governor_use_the_limiter() -> None:
     users = {
         "tenants.limiter", "tenants.api", "tenants.login_throttle", "activities.execution.agent_tools", "agents.governor",
-        "agents.outbound.budget", "console.inbox.slack",
+        "agents.outbound.budget", "console.inbox.slack", "tenants.events.connection_limits",
     }  # fmt: skip
 
     assert not {name for name in tree.users_of("tenants.limiter") if not tree.is_in(name, users)}
