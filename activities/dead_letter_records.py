@@ -17,12 +17,12 @@ from psycopg.types.json import Jsonb
 
 from activities.models import Activity, DeadLetter, MailboxItem
 from activities.models.dead_letter import DeadLetterState
-from activities.signals import activity_buried
+from activities.signals import activity_dead_lettered
 from tenants.context import APP
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
 
-_BURY = Statement.load(Path(__file__).parent / "sql", "bury")
+_RECORD = Statement.load(Path(__file__).parent / "sql", "record_dead_letter")
 
 # The variable parts of similar failures: ids, numbers, addresses. Quoted text stays, because it is what an agent or a server reported.
 _VARIABLE = re.compile(
@@ -41,7 +41,7 @@ def record_dead_letter(
 
     `activity` is its row after the move. Must run inside `tenant_scope`, in the transaction of that move.
     """
-    rows = _BURY.run(
+    rows = _RECORD.run(
         {
             "id": uuid7(),
             "tenant": activity.tenant_id,
@@ -60,7 +60,7 @@ def record_dead_letter(
     if not rows:
         return None
     dead_letter_id: UUID = rows[0].id
-    activity_buried.send(sender=Activity, activity=activity, dead_letter_id=dead_letter_id)
+    activity_dead_lettered.send(sender=Activity, activity=activity, dead_letter_id=dead_letter_id)
     return dead_letter_id
 
 

@@ -25,7 +25,7 @@ from activities.decision_rules import DEFAULT_ESCALATION_ROLE
 from activities.models import Activity, ApprovalLink, DeadLetter, MailboxItem
 from activities.models.activity import in_status
 from activities.models.alert import AlertKind, Severity
-from activities.models.dead_letter import BurialReason, DeadLetterState, LetterKind
+from activities.models.dead_letter import DeadLetterReason, DeadLetterState, LetterKind
 from activities.models.decision import LinkState
 from activities.models.mailbox import ItemState
 from activities.signals import activity_reopened, replayed_work_asked
@@ -337,11 +337,11 @@ JOB_FAILED = "job.failed"  # the event that wakes a planner
 TURN_LOCK = 0x6465616C  # "deal": advisory lock of the transaction that handles a dead letter; never change it
 
 _REASONS = {
-    BurialReason.EXHAUSTED: "its attempts are used up",
-    BurialReason.PERMANENT: "another attempt would fail in the same way",
-    BurialReason.STALLED: "its worker or agent was lost too often",
-    BurialReason.WAKE_BUDGET: "it was woken repeatedly without progress",
-    BurialReason.RATE_LIMITED: "its agent or provider was rate limited for too long",
+    DeadLetterReason.EXHAUSTED: "its attempts are used up",
+    DeadLetterReason.PERMANENT: "another attempt would fail in the same way",
+    DeadLetterReason.STALLED: "its worker or agent was lost too often",
+    DeadLetterReason.WAKE_BUDGET: "it was woken repeatedly without progress",
+    DeadLetterReason.RATE_LIMITED: "its agent or provider was rate limited for too long",
 }
 
 
@@ -481,7 +481,7 @@ def _was_planned_recently(letter: DeadLetter) -> bool:
 def _alert(activity: Activity | None, letter: DeadLetter) -> None:
     raise_alert(
         letter.tenant_id,
-        AlertKind.WAKE_BUDGET if letter.reason == BurialReason.WAKE_BUDGET else AlertKind.DEAD_LETTER,
+        AlertKind.WAKE_BUDGET if letter.reason == DeadLetterReason.WAKE_BUDGET else AlertKind.DEAD_LETTER,
         f"Failed: {letter.name if activity is None else activity.name}",
         body=_write_question(letter),
         severity=Severity.CRITICAL,
@@ -505,6 +505,6 @@ def _write_question(letter: DeadLetter) -> str:
     stalls = f" and {describe_count(letter.stalls, 'stall')}" if letter.stalls else ""
     cost = f" Its cost so far is ${letter.cost_usd.normalize():f}." if letter.cost_usd else ""
     message = str(letter.error.get("message") or letter.error.get("code") or "").rstrip(".")
-    attempts, reason = describe_count(letter.attempts, "attempt"), _REASONS[BurialReason(letter.reason)]
+    attempts, reason = describe_count(letter.attempts, "attempt"), _REASONS[DeadLetterReason(letter.reason)]
     question = f"{who} failed permanently after {attempts}{stalls}: {reason}.{cost}"
     return f"{question} {message}." if message else question

@@ -28,7 +28,7 @@ from django.db import connections, transaction
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.models import Activity, ActivityRun, Wake
-from activities.models.dead_letter import BurialReason
+from activities.models.dead_letter import DeadLetterReason
 from activities.states import MAY_RUN, WILL_RUN, Status, WakeReason, WakeState
 from tenants import request_context, wire_json
 from tenants.context import APP, SYSTEM, system_scope
@@ -303,7 +303,7 @@ def _stop(activity: Any, reason: WakeReason, payload: Mapping[str, Any], actor: 
     )
     # No run is live, because the activity waited. This consumes the wake, but keeps its row.
     transitions.end_run(tenant_id=activity.tenant_id, activity_id=activity.id, run_status="cancelled")
-    dead_letter_records.record_dead_letter(moved, reason=BurialReason.WAKE_BUDGET, run_id=None, error=error)
+    dead_letter_records.record_dead_letter(moved, reason=DeadLetterReason.WAKE_BUDGET, run_id=None, error=error)
     logger.warning(
         "Activity was woken too often", extra={"action": "wake_budget_used", "activity": str(activity.id)}
     )

@@ -12,7 +12,7 @@ activity_settled = Signal()
 activity_reopened = Signal()
 
 #: An activity has failed permanently and has a dead letter now. Carries `activity`, a row of Activity, and `dead_letter_id`.
-activity_buried = Signal()
+activity_dead_lettered = Signal()
 
 #: Queries the roles in the plan that the work belongs to. Carries `activity`, a row of Activity. Receivers return a set of roles, or None
 #: if the work belongs to no plan.

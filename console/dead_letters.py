@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from activities import dead_letters
 from activities.models import DeadLetter
-from activities.models.dead_letter import BurialReason, DeadLetterState
+from activities.models.dead_letter import DeadLetterReason, DeadLetterState
 from activities.states import LIVE, Status
 from console.labels import in_words
 from console.page import NOT_OFFERED, PageContext, Refused, id_or_404, number_in, page, text_in
@@ -152,11 +152,11 @@ HISTORY = 20
 HISTORY_OF = timedelta(days=30)
 SUCCEEDED = (Status.DONE, Status.APPROVED)
 REASONS = {
-    BurialReason.EXHAUSTED: "attempts used up",
-    BurialReason.PERMANENT: "permanent error",
-    BurialReason.STALLED: "worker or agent lost too often",
-    BurialReason.WAKE_BUDGET: "woken without progress",
-    BurialReason.RATE_LIMITED: "rate-limited (429) for too long",
+    DeadLetterReason.EXHAUSTED: "attempts used up",
+    DeadLetterReason.PERMANENT: "permanent error",
+    DeadLetterReason.STALLED: "worker or agent lost too often",
+    DeadLetterReason.WAKE_BUDGET: "woken without progress",
+    DeadLetterReason.RATE_LIMITED: "rate-limited (429) for too long",
 }
 
 
@@ -172,7 +172,7 @@ class Group:
 
     @property
     def why(self) -> str:
-        return REASONS[BurialReason(self.newest.reason)]
+        return REASONS[DeadLetterReason(self.newest.reason)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from activities import dead_letters
 from activities.api.serializers import link_of
 from activities.exceptions import TransitionRefused
 from activities.models import DeadLetter
-from activities.models.dead_letter import BurialReason, DeadLetterState, LetterKind
+from activities.models.dead_letter import DeadLetterReason, DeadLetterState, LetterKind
 from agents.api.role_names import RoleFilter, RoleName
 from tenants.api.documentation import command, operation, posting
 from tenants.api.etags import DigestEtag
@@ -55,7 +55,7 @@ class ChoiceSerializer(StrictSerializer):
     kind = OneOf(choices=LetterKind.values, **OPTIONAL)
     agent_role = RoleName(max_length=63, **OPTIONAL)
     mailbox = Text(max_length=200, **OPTIONAL)
-    reason = OneOf(choices=BurialReason.values, **OPTIONAL)
+    reason = OneOf(choices=DeadLetterReason.values, **OPTIONAL)
     fingerprint = Text(max_length=64, **OPTIONAL)
     state = OneOf(choices=DeadLetterState.values, **OPTIONAL)
     activity = Identifier(**OPTIONAL)
@@ -109,7 +109,7 @@ class DeadLetterFilter(StrictFilterSet):
     kind = django_filters.ChoiceFilter(choices=LetterKind.choices, method="of_kind")
     agent_role = RoleFilter()
     mailbox = django_filters.CharFilter(field_name="mailbox_key")
-    reason = django_filters.ChoiceFilter(choices=BurialReason.choices)
+    reason = django_filters.ChoiceFilter(choices=DeadLetterReason.choices)
     fingerprint = django_filters.CharFilter()
     state = django_filters.ChoiceFilter(choices=DeadLetterState.choices)
     activity = django_filters.UUIDFilter(field_name="activity_id")
@@ -143,7 +143,7 @@ class DeadLetterSerializer(ResponseSerializer):
         help_text="The current status of the activity.",
     )
     agent_role = serializers.CharField()
-    reason = serializers.CharField(help_text=f"One of {', '.join(BurialReason.values)}.")
+    reason = serializers.CharField(help_text=f"One of {', '.join(DeadLetterReason.values)}.")
     error = serializers.DictField(help_text="`code` and `message` of the last failure.")
     attempts = serializers.IntegerField()
     stalls = serializers.IntegerField()

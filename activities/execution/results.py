@@ -38,7 +38,7 @@ from activities.exceptions import OutOfBudget, RunSuperseded
 from activities.human_tasks import decisions
 from activities.models import Activity, ActivityRun
 from activities.models.alert import AlertKind
-from activities.models.dead_letter import BurialReason
+from activities.models.dead_letter import DeadLetterReason
 from activities.retry_delays import RetryPolicy
 from activities.run_tokens import RunToken
 from activities.states import BANDS
@@ -170,7 +170,7 @@ def record_failed(run: RunToken, error: AgentError, *, actor: str = "worker") ->
             if error.retry_after is not None:
                 delay = max(delay, timedelta(seconds=error.retry_after))
             return _retry(run, error, delay, actor)
-        reason = BurialReason.EXHAUSTED if error.retryable else BurialReason.PERMANENT
+        reason = DeadLetterReason.EXHAUSTED if error.retryable else DeadLetterReason.PERMANENT
         return _fail_for_good(run, as_dict(error), reason, actor)
 
 
@@ -181,7 +181,7 @@ def _wait(
     refusals = Refusals.after(activity, error)
     detail = as_dict(error) | refusals.as_dict()
     if refusals.waited >= timedelta(seconds=settings.ORCHESTRATOR_RATE_LIMITED_END_SECONDS):
-        return _fail_for_good(run, detail, BurialReason.RATE_LIMITED, actor)
+        return _fail_for_good(run, detail, DeadLetterReason.RATE_LIMITED, actor)
     if refusals.waited >= timedelta(seconds=settings.ORCHESTRATOR_RATE_LIMITED_ALERT_SECONDS):
         _alert_refusals(activity, refusals)
     delay = (
@@ -297,7 +297,7 @@ def record_stalled(run: RunToken, *, beats_seen: int | None = None, counts: bool
         if beats_seen is not None and not _beats(run).filter(beats=beats_seen).exists():
             raise RunSuperseded(run.run_id)
         if counts and activity.stalls >= settings.ORCHESTRATOR_MAX_STALLS:
-            return _fail_for_good(run, error, BurialReason.STALLED, "recovery")
+            return _fail_for_good(run, error, DeadLetterReason.STALLED, "recovery")
         moved = transitions.requeue(
             run, run_status="stalled",
             error=error, cause="stall", attempts=-1, stalls=int(counts), actor="recovery",
@@ -425,7 +425,7 @@ def _restart_without_session(run: RunToken, error: AgentError, actor: str) -> tr
 
 
 def _fail_for_good(
-    run: RunToken, error: Mapping[str, Any], reason: BurialReason, actor: str
+    run: RunToken, error: Mapping[str, Any], reason: DeadLetterReason, actor: str
 ) -> transitions.Moved:
     moved = transitions.apply(
         run.activity_id,
@@ -435,7 +435,7 @@ def _fail_for_good(
         detail={"error": dict(error)},
         error=dict(error),
     )
-    run_status = "stalled" if reason == BurialReason.STALLED else "failed"
+    run_status = "stalled" if reason == DeadLetterReason.STALLED else "failed"
     ended = transitions.end_run(
         tenant_id=run.tenant_id, activity_id=run.activity_id, run_status=run_status, error=error
     )

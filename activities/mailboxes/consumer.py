@@ -21,7 +21,7 @@ from django.db.models.functions import Now
 from activities import dead_letter_records
 from activities.exceptions import LeaseLost, MailboxError, NotFound
 from activities.models import LeaderLease, Mailbox, MailboxBatch, MailboxItem
-from activities.models.dead_letter import BurialReason
+from activities.models.dead_letter import DeadLetterReason
 from activities.models.mailbox import BatchState, ItemState
 from activities.retry_delays import RetryPolicy
 from tenants import clock, outages, sweeps
@@ -239,9 +239,9 @@ def _retry_or_fail(
         rows.update(state=ItemState.PENDING, due_at=due_at, error=error)
         return
     rows.update(state=ItemState.FAILED, done_at=now, error=error)
-    reason = BurialReason.EXHAUSTED if delayed else BurialReason.STALLED
+    reason = DeadLetterReason.EXHAUSTED if delayed else DeadLetterReason.STALLED
     dead_letter_records.record_dead_item(
-        item, key, reason=reason if retryable else BurialReason.PERMANENT, error=error
+        item, key, reason=reason if retryable else DeadLetterReason.PERMANENT, error=error
     )
     facts = {"action": "mailbox_item_failed", "item": str(item.pk), "attempts": item.attempts}
     logger.warning("A mailbox item has failed permanently", extra=facts)

@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 from tenants.models import TenantOwned, index, part_of, unique
 
 
-class BurialReason(models.TextChoices):
+class DeadLetterReason(models.TextChoices):
     EXHAUSTED = "exhausted"  # the last attempt failed
     PERMANENT = "permanent"  # another attempt would fail in the same way
     STALLED = "stalled"  # its worker or agent was lost too often
@@ -38,7 +38,7 @@ class DeadLetter(TenantOwned):
     mailbox_key = models.CharField(max_length=200, blank=True, default="", db_default="")
     run_id = models.UUIDField(null=True, help_text="The run that failed last.")
     agent_role = models.CharField(max_length=63)
-    reason = models.CharField(max_length=12, choices=BurialReason.choices)
+    reason = models.CharField(max_length=12, choices=DeadLetterReason.choices)
     fingerprint = models.CharField(max_length=64, help_text="Equal for similar failures.")
     error = models.JSONField(default=dict)
     attempts = models.PositiveSmallIntegerField(default=0)

@@ -51,7 +51,7 @@ WITH run AS MATERIALIZED (
     FROM new_usage n JOIN activities_activity a ON a.tenant_id = %(tenant)s AND a.id = n.activity_id
     WHERE new_input > 0 OR new_output > 0 OR now_dollars <> n.dollars
 ), letter AS (
-    -- Usage that is reported after the activity has failed. Cut to the size of the column, as in bury.sql.
+    -- Usage that is reported after the activity has failed. Cut to the size of the column, as in record_dead_letter.sql.
     UPDATE activities_deadletter d
     SET cost_usd = least(n.now_dollars + coalesce((SELECT sum((r.usage ->> 'cost_usd')::numeric) FROM activities_activityrun r
                          WHERE r.tenant_id = %(tenant)s AND r.activity_id = n.activity_id AND r.id <> n.id), 0), 99999999)
