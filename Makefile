@@ -8,6 +8,12 @@ RUN := $(VENV)/bin/python
 # -qq: errors only, as pip warns about each entry of a machine's configuration. --no-compile: Python compiles what is used.
 PIP := $(RUN) -m pip install -qq --disable-pip-version-check --no-input --no-compile
 
+# uv installs in a fraction of pip's time, but it does not know pip's configuration, such as a mirror: if it fails, pip installs.
+# --no-deps: the lists are complete.
+define install
+$(PIP) -r requirements/uv.txt && $(VENV)/bin/uv pip install -q --python $(RUN) --no-deps $(1) 2>/dev/null || $(PIP) --no-deps $(1)
+endef
+
 # What Python compiles is kept inside $(VENV), whatever the environment says: else each of the many processes compiles Django
 # anew, which takes it 8 s of CPU instead of 2.
 unexport PYTHONDONTWRITEBYTECODE
@@ -88,9 +94,10 @@ requirements: $(VENV)/.dev ## Compile requirements/*.txt from pyproject.toml; UP
 	$(call compile,model,--extra embedded --extra llm --extra model -c requirements/dev.txt)
 	$(call compile,passkeys,--extra passkeys -c requirements/dev.txt)
 	$(call compile,otel,--extra otel -c requirements/dev.txt -c requirements/llm.txt)
+	$(call compile,uv,-c requirements/dev.txt,--group install)
 
 define compile
-$(VENV)/bin/uv pip compile pyproject.toml -q $(UPGRADE) --universal --python-version 3.11 --no-annotate --no-strip-extras --generate-hashes \
+$(VENV)/bin/uv pip compile $(or $(3),pyproject.toml) -q $(UPGRADE) --universal --python-version 3.11 --no-annotate --no-strip-extras --generate-hashes \
     --custom-compile-command "make requirements" $(2) -o requirements/$(1).txt
 endef
 
@@ -112,8 +119,8 @@ clean: ## Stop the servers of var/ and delete it with their data, .venv and all 
 # The demo needs the servers, not the tools: it installs in half the time. Beside `make up` the command of the MCP server works, too.
 $(VENV)/.run: $(RUN) pyproject.toml requirements/embedded.txt requirements/mcp.txt
 	@echo "Installing the requirements into $(VENV) ..."
-	@$(PIP) -r requirements/embedded.txt -r requirements/mcp.txt
-	@$(PIP) --no-deps --editable .
+	@$(call install,-r requirements/embedded.txt -r requirements/mcp.txt)
+	@$(call install,--editable .)
 	@touch $@
 
 # The compiler is looked for first: without it pip fails late and at length.
@@ -126,8 +133,8 @@ $(VENV)/.model: $(VENV)/.run requirements/model.txt
 
 $(VENV)/.dev: $(RUN) pyproject.toml requirements/dev.txt
 	@echo "Installing the requirements and tools into $(VENV) ..."
-	@$(PIP) -r requirements/dev.txt
-	@$(PIP) --no-deps --editable .
+	@$(call install,-r requirements/dev.txt)
+	@$(call install,--editable .)
 	@touch $(VENV)/.run $@
 
 $(RUN):
