@@ -303,7 +303,9 @@ def _stop(activity: Any, reason: WakeReason, payload: Mapping[str, Any], actor: 
     )
     # No run is live, because the activity waited. This consumes the wake, but keeps its row.
     transitions.end_run(tenant_id=activity.tenant_id, activity_id=activity.id, run_status="cancelled")
-    dead_letter_records.record_dead_letter(moved, reason=DeadLetterReason.WAKE_BUDGET, run_id=None, error=error)
+    dead_letter_records.record_dead_letter(
+        moved, reason=DeadLetterReason.WAKE_BUDGET, run_id=None, error=error
+    )
     logger.warning(
         "Activity was woken too often", extra={"action": "wake_budget_used", "activity": str(activity.id)}
     )

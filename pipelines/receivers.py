@@ -40,7 +40,11 @@ def connect() -> None:
         (activity_settled, "follow_planner", deliverables.follow_planner),
         (activity_reopened, "reopen_run", progression.reopen),
         (activity_reopened, "planner_reopened", deliverables.planner_changed),
-        (activity_dead_lettered, "dead_letter", lambda activity, **_: deliverables.follow_dead_letter(activity)),
+        (
+            activity_dead_lettered,
+            "dead_letter",
+            lambda activity, **_: deliverables.follow_dead_letter(activity),
+        ),
         (planned_roles_asked, "planned_roles", versions.list_planned_roles),
         (cancelled_work_asked, "cancelled_work", progression.of_cancelled_runs),
         (replayed_work_asked, "replayed_work", progression.of_repeated_runs),
