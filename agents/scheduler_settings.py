@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, ClassVar
-from zoneinfo import available_timezones
 
 from django.db import transaction
 from django.db.models.functions import Now
@@ -24,6 +23,7 @@ from agents.models import PlatformConfig
 from agents.signals import scheduling_resumed
 from tenants.context import POOL, current_alias
 from tenants.exceptions import PreconditionFailed
+from tenants.time_zones import error_of_zone
 from tenants.wire_json import whole_number
 
 logger = logging.getLogger(__name__)
@@ -86,8 +86,10 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
 
 
 def _zone(value: Any) -> str:
-    if not isinstance(value, str) or value not in available_timezones():
-        raise InvalidValue("must be the name of a time zone, such as America/New_York")
+    if not isinstance(value, str):
+        raise InvalidValue("must be the name of a time zone")
+    if error := error_of_zone(value):
+        raise InvalidValue(error)
     return value
 
 

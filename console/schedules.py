@@ -36,11 +36,11 @@ from pipelines.models import Firing, Pipeline, Schedule, ScheduleExecution
 from pipelines.models.schedule import FiringState, Overlap
 from pipelines.schedules import editing, preview
 from pipelines.timing import INSTANT, Timing, TimingError
-from pipelines.timing.clock import zone_names
 from tenants import clock, pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role
 from tenants.principals import Principal
+from tenants.time_zones import error_of_zone, zone_names
 
 STARTED_BEFORE = (
     "This run was already started by the same button. Press it again to run the schedule once more"
@@ -422,8 +422,8 @@ class ScheduleForm(ApiForm):
 
     def clean_timezone(self) -> str:
         name: str = self.cleaned_data["timezone"]
-        if name not in zone_names():
-            raise forms.ValidationError("Unknown time zone. Use a name such as Europe/Berlin.")
+        if error := error_of_zone(name):
+            raise forms.ValidationError(error)
         return name
 
     def clean(self) -> dict[str, Any]:

@@ -37,13 +37,13 @@ from pipelines.schedules import editing, preview, system_jobs
 from pipelines.schedules import preview as schedules_preview
 from pipelines.schedules.editing import InvalidSchedule
 from pipelines.schedules.preview import Forecast
-from pipelines.timing.clock import zone_names
 from tenants import clock
 from tenants.admin.actions import Action
 from tenants.admin.bases import CHANGED, NOTHING, StrictJSONField, actor_of, badge, identity_of, link_to
 from tenants.context import tenant_scope
 from tenants.exceptions import PreconditionFailed
 from tenants.models import Tenant
+from tenants.time_zones import zone_names
 
 # The form of a schedule. It converts its fields to the members of the API, and checks them with the same function.
 

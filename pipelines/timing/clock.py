@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 ONE_DAY = timedelta(days=1)
 ONE_SECOND = timedelta(seconds=1)
@@ -53,15 +53,6 @@ class Stretch:
     def exists_after(self, wall: datetime) -> bool:
         """Whether this wall time exists in the stretch after, too."""
         return wall >= self.end.replace(tzinfo=None) + self.offset_after
-
-
-@lru_cache(maxsize=1)
-def zone_names() -> frozenset[str]:
-    """Return the zones of this machine. Other names must not reach ZoneInfo, because it opens files.
-
-    Without `localtime`, which is another zone on other machines, so that they would fire a schedule at different times.
-    """
-    return frozenset(available_timezones() - {"localtime"})
 
 
 def stretches(zone_name: str, start: datetime, until: datetime) -> Iterator[Stretch]:

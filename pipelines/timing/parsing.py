@@ -13,18 +13,17 @@ from zoneinfo import ZoneInfo
 
 from cron_descriptor import DescriptionTypeEnum, ExpressionDescriptor, Options
 
-from pipelines.definition.errors import DefinitionError, Errors, InputError, at, quote_value
+from pipelines.definition.errors import DefinitionError, Errors, InputError, quote_value
 from pipelines.definition.reading import JsonCopier, Reader
-from pipelines.timing.clock import zone_names
 from pipelines.timing.cron import LONGEST, CronError, cron_of
 from pipelines.timing.nominal import times
+from tenants.time_zones import LONGEST_ZONE, error_of_zone
 
 from .nominal import DEFAULT_TIMEZONE, EARLIEST, LATEST, DstFold, DstGap, Repeat, Timing
 
 SHORTEST_INTERVAL = 1_000  # ms
 LONGEST_INTERVAL = 10 * 366 * 86_400_000  # ms
 LONGEST_JITTER = 86_400  # seconds
-LONGEST_ZONE = 64  # characters; the longest name has 32
 LONGEST_MOMENT = 64  # characters
 
 
@@ -93,8 +92,8 @@ def _cron(reader: Reader) -> str | None:
 
 def _timezone(reader: Reader) -> str | None:
     name = reader.text("timezone", limit=LONGEST_ZONE)
-    if name is not None and name not in zone_names():
-        reader.errors.add_unknown(at(reader.path, "timezone"), "time zone", name, zone_names())
+    if name is not None and (error := error_of_zone(name)):
+        reader.error("timezone", error)
         return None
     return name
 

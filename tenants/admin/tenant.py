@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
-from zoneinfo import available_timezones
 
 from django import forms
 from django.contrib import admin
@@ -29,6 +28,7 @@ from tenants.context import tenant_scope
 from tenants.exceptions import TenantError
 from tenants.models import ApiToken, Membership, Pause, Plan, Role, Tenant
 from tenants.signals import tenant_changed, work_resumed
+from tenants.time_zones import error_of_zone
 
 
 class TokenForm(forms.Form):
@@ -97,8 +97,8 @@ class TenantForm(SeenForm):
 
     def clean_timezone(self) -> str:
         name: str = self.cleaned_data["timezone"]
-        if name not in available_timezones():
-            raise forms.ValidationError("There is no such time zone. Enter a name such as Europe/Berlin.")
+        if error := error_of_zone(name):
+            raise forms.ValidationError(error)
         return name
 
     def clean_bounds(self) -> Any:

@@ -88,6 +88,7 @@ def test_both_spellings_of_the_defaults_are_equal_to_the_defaults_in_code() -> N
         ({"enabled": 1}, "enabled", "true or false"),
         ({"timezone": "Mars/Base"}, "timezone", "time zone"),
         ({"timezone": "../etc/passwd"}, "timezone", "time zone"),
+        ({"timezone": "localtime"}, "timezone", 'unknown time zone "localtime"'),
         ({"checkInterval": 0}, "checkInterval", "from 1,000"),
         ({"http_client": {"timeout": "300"}}, "http_client.timeout", "whole number"),
         ({"http_client": {"timeout": float("inf")}}, "http_client.timeout", "whole number"),
