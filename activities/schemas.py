@@ -244,7 +244,11 @@ class AssigneeSerializer(StrictSerializer):
         errors: dict[str, Any] = {}
         if bool(agent) == bool(human):
             errors["agent_role"] = ["exactly one of agent_role and human_role must be given"]
-        elif agent and (refused := configuration.errors_of_role(agent, self.context["tenant_id"])):
+        elif (
+            agent
+            and (tenant_id := self.context["tenant_id"])
+            and (refused := configuration.errors_of_role(agent, tenant_id))
+        ):
             errors["agent_role"] = refused
         if attrs.get("assignee_type") not in (None, "agent" if agent else "human"):
             errors["assignee_type"] = ["contradicts the role"]
@@ -347,6 +351,9 @@ KINDS: dict[str, type[StrictSerializer]] = {
 }
 
 
-def arguments_of(tool: str, body: Any, tenant_id: UUID) -> Mapping[str, Any]:
-    """Validate the arguments of a tool call. Raises REST framework's `ValidationError`, and `KeyError` for an unknown tool."""
+def arguments_of(tool: str, body: Any, tenant_id: UUID | None = None) -> Mapping[str, Any]:
+    """Validate the arguments of a tool call; only with a tenant, whether its roles can be named now.
+
+    Raises REST framework's `ValidationError`, and `KeyError` for an unknown tool.
+    """
     return read(KINDS[tool], body, tenant_id=tenant_id)

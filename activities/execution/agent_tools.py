@@ -361,11 +361,12 @@ def _quota_of(refusal: ActivityError) -> dict[str, Any]:
 
 def _call_once(run: RunToken, tool: str, body: Any, key: str) -> Answer:
     refuse_hammering(run.run_id)
-    arguments = arguments_of(tool, body, run.tenant_id)
+    arguments = arguments_of(tool, body)
     with tenant_scope(run.tenant_id):
         answer = find_earlier_answer(run, tool, arguments, key=key)
     if answer is not None:
-        return answer
+        return answer  # A role or a channel that it named may be gone by now.
+    arguments_of(tool, body, run.tenant_id)
     _refuse_unknown(run, arguments)
     try:
         return perform(run, tool, arguments, key=key)

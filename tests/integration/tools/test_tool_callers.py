@@ -10,6 +10,8 @@ from rest_framework.test import APIClient
 
 from activities import backlog
 from activities.models import Activity, ToolCall
+from agents import configuration
+from agents.models import AgentConfig
 from tenants.context import tenant_scope
 from tenants.models import Tenant
 from tests.accepted_work import AgentClient, accept_work, action_url, agent_of, child, count_activities
@@ -155,6 +157,24 @@ def test_a_full_backlog_refuses_new_work_but_answers_repeated_calls(
     assert engine.status(acme, other_id) == "in_progress"
     assert agent.use(tool, **arguments).json() == {**first.json(), "duplicate": True}
     assert engine.status(acme, activity_id) == LEAVES[tool]
+
+
+@pytest.mark.parametrize("tool", ["create_subtask", "reassign_task"])
+@pytest.mark.parametrize("key", ["", "k-1"])
+def test_a_role_that_was_switched_off_is_refused_but_repeated_calls_get_the_first_response(
+    engine: Engine, acme: Tenant, tool: str, key: str
+) -> None:
+    arguments = {**CALLS[tool], "human_role": None, "agent_role": "ba"}
+    _, agent = accept_work(engine, acme)
+    _, other = accept_work(engine, acme)
+    first = agent.use(tool, key=key, **arguments)
+    with tenant_scope(acme.pk):
+        AgentConfig.objects.create(tenant_id=acme.pk, agent_id="ba", enabled=False)
+    configuration.forget()
+
+    problem(other.use(tool, key=key, **arguments), 400, "validation_failed")
+
+    assert agent.use(tool, key=key, **arguments).json() == {**first.json(), "duplicate": True}
 
 
 def test_another_tenant_cannot_see_or_change_the_result_of_a_tool_call(
