@@ -130,6 +130,12 @@ def groups(rows: QuerySet[Any]) -> QuerySet[Any]:
     return counted.values_list(*group_by, "count", "open", "first_at", "last_at", "example", named=True)
 
 
+def with_examples(groups: Sequence[Any], letters: QuerySet[DeadLetter]) -> list[tuple[Any, DeadLetter]]:
+    """Return each group with its example, without groups whose example was deleted after the groups were read."""
+    examples = letters.in_bulk([UUID(group.example) for group in groups])
+    return [(group, examples[pk]) for group in groups if (pk := UUID(group.example)) in examples]
+
+
 def open_letters() -> dict[tuple[str, str, str], int]:
     """Count open dead letters by role (empty for an external consumer), kind and reason. In the caller's scope."""
     kind = Case(

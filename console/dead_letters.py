@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 from django.db.models import Count, Max, Min, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
@@ -35,11 +34,10 @@ def every(request: HttpRequest, visit: PageContext) -> HttpResponse:
         if only_open:
             grouped = grouped.filter(open__gt=0)
         found = list(grouped.order_by("-open", "-count", "fingerprint", "reason")[: MOST_GROUPS + 1])
-        examples = rows.in_bulk([each.example for each in found[:MOST_GROUPS]])
         context = {
             "groups": [
-                Group(examples[UUID(each.example)], each.count, each.open, each.first_at, each.last_at)
-                for each in found[:MOST_GROUPS]
+                Group(newest, each.count, each.open, each.first_at, each.last_at)
+                for each, newest in dead_letters.with_examples(found[:MOST_GROUPS], rows)
             ],
             "history": _history(matching),
             "roles": list(rows.order_by("agent_role").values_list("agent_role", flat=True).distinct()),

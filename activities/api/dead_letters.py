@@ -320,10 +320,9 @@ class DeadLetterGroups(ViewSetMixin, TenantView):
     def list(self, request: Request) -> Response:
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset())) or []
         letters = DeadLetter.objects.for_tenant(self.tenant_id).select_related("activity")
-        examples = letters.in_bulk([group.example for group in page])
         return self.get_paginated_response(
             [
-                {**group._asdict(), "example": ExampleSerializer(examples[UUID(group.example)]).data}
-                for group in page
+                {**group._asdict(), "example": ExampleSerializer(letter).data}
+                for group, letter in dead_letters.with_examples(page, letters)
             ]
         )

@@ -165,7 +165,6 @@ def _failures(tenant_id: UUID, period: Period) -> dict[str, Any]:
     letters = DeadLetter.objects.for_tenant(tenant_id)
     fresh = letters.filter(created_at__gte=period.begins, created_at__lt=period.ends)
     groups = list(dead_letters.groups(fresh).order_by("-count", "fingerprint", "reason")[:MOST])
-    newest = letters.in_bulk([UUID(group.example) for group in groups])
     return {
         "count": fresh.count(),
         "open": letters.filter(state=DeadLetterState.OPEN).count(),
@@ -174,11 +173,9 @@ def _failures(tenant_id: UUID, period: Period) -> dict[str, Any]:
                 "role": group.agent_role,
                 "count": group.count,
                 "open": group.open,
-                "example": excerpt(
-                    str(newest[UUID(group.example)].error.get("message", "")), limit=LONGEST_NAME
-                ),
+                "example": excerpt(str(newest.error.get("message", "")), limit=LONGEST_NAME),
             }
-            for group in groups
+            for group, newest in dead_letters.with_examples(groups, letters)
         ],
     }
 

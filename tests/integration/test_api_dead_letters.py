@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from activities import dead_letters as dead_letters_escalation
+from activities.api.dead_letters import DeadLetterGroups
 from agents.exceptions import PermanentAgentError
 from tenants.models import Tenant
 from tests.answers import problem
@@ -105,6 +106,22 @@ def test_similar_failures_form_one_group_with_the_newest_as_an_example(
     narrowed = client.get(f"{GROUPS}?state=open&fingerprint={groups[0]['fingerprint']}").json()["results"]
     assert [group["count"] for group in narrowed] == [2]
     problem(client.get(f"{GROUPS}?role=qa"), 400, "validation_failed")
+
+
+def test_a_group_whose_example_is_deleted_meanwhile_is_left_out(
+    api: Any, engine: Engine, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for code in "abb":
+        submit_failing(engine, acme, error=PermanentAgentError("no", code=code))
+    read_page = DeadLetterGroups.paginate_queryset
+
+    def read_page_before_retention(view: Any, rows: Any) -> list[Any]:
+        first, *others = read_page(view, rows) or []
+        return [first._replace(example=str(uuid4())), *others]
+
+    monkeypatch.setattr(DeadLetterGroups, "paginate_queryset", read_page_before_retention)
+
+    assert [group["count"] for group in api().get(GROUPS).json()["results"]] == [1]
 
 
 def test_every_page_of_groups_counts_whole_groups(api: Any, engine: Engine, acme: Tenant) -> None:
