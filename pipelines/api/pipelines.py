@@ -27,7 +27,7 @@ from pipelines.models import ActivityTemplate, Pipeline
 from pipelines.subjects import errors_of_labels
 from pipelines.submission import NewRun, start_run
 from tenants import pausing
-from tenants.api.documentation import change, creation, operation
+from tenants.api.documentation import change, command, creation, operation
 from tenants.api.etags import DigestEtag, digest_of
 from tenants.api.problems import InvalidRequest
 from tenants.api.serializers import (
@@ -191,10 +191,13 @@ class PipelineViewSet(Pausable, VersionedResource):
             raise InvalidRequest([("key", _explain_other_key(key))])
         return Response(self._render(key), status=200 if version.number > 1 else 201)
 
-    @creation("Start a run of the newest version", NewRunSerializer, PipelineRunSerializer, refusals=(404,))
+    @command("Start a run of the newest version", NewRunSerializer, PipelineRunSerializer, status=201)
     @action(detail=True, methods=["post"])
     def runs(self, request: Request, key: str) -> Response:
+        """With If-Match only if the newest version is the one that the caller has read."""
         body = read(NewRunSerializer, request.data)
+        if "If-Match" in request.headers:
+            self._find_unchanged(key)
         new = NewRun(
             name=body.get("name") or "",
             labels=body.get("labels") or {},
@@ -211,11 +214,14 @@ class PipelineViewSet(Pausable, VersionedResource):
 
     def switch(self, *, paused: bool, key: str) -> Mapping[str, Any]:
         """Of its runs, those under way and those that begin meanwhile."""
-        pipeline = self.get_queryset().filter(key=key).first()
-        if pipeline is None:
-            raise NotFound("pipeline", key)
+        return self.switch_part(PauseKind.PIPELINE, self._find_unchanged(key).pk, key, paused=paused)
+
+    def _find_unchanged(self, key: str) -> Pipeline:
+        """Return the pipeline at the version of If-Match, if there is one; then it stays at that version until the end of the request."""
+        rows: Any = self.get_queryset()
+        pipeline: Pipeline = rows.filter(key=key).first_or_raise(NotFound("pipeline", key))
         self.check_if_match(pipeline.latest)
-        return self.switch_part(PauseKind.PIPELINE, pipeline.pk, key, paused=paused)
+        return pipeline
 
     def get_queryset(self) -> QuerySet[Any]:
         return pausing.with_pauses(super().get_queryset(), PauseKind.PIPELINE)

@@ -70,7 +70,6 @@ CHANGES_NOTHING_READ = {
     "mailboxes_items_create": "creates an item",
     "mailboxes_take_create": "creates a batch",
     "notification_channels_test_create": "sends a message",
-    "pipelines_runs_create": "creates a run",
     "providers_pause_create": "a provider belongs to the platform and is not an object of the tenant",
     "providers_resume_create": "the same",
     "queues_pause_create": "a queue has figures and is not an object",

@@ -82,6 +82,20 @@ def test_a_run_keeps_the_version_that_it_started_with(api: Any, engine: Engine, 
     assert client.post(f"{PIPELINES}flow/runs/").json()["version"] == 2
 
 
+def test_with_if_match_only_the_version_that_was_read_starts(api: Any, acme: Tenant) -> None:
+    client = api()
+    client.post(PIPELINES, definition())
+    read = {"If-Match": client.get(f"{PIPELINES}flow/")["ETag"]}
+    runs = f"{PIPELINES}flow/runs/"
+
+    assert client.post(runs, {}, headers=read).json()["version"] == 1
+    client.put(f"{PIPELINES}flow/", definition(name="Other"))
+    problem(client.post(runs, {}, headers=read), 412, "precondition_failed")
+    problem(client.post(f"{PIPELINES}missing/runs/", {}, headers=read), 404, "not_found")
+
+    assert len(client.get(RUNS).json()["results"]) == 1
+
+
 def test_starting_an_unknown_pipeline_is_404_and_a_disabled_one_409(api: Any, acme: Tenant) -> None:
     client = api()
     client.post(PIPELINES, definition())
