@@ -190,14 +190,14 @@ def _of_framework(error: rest.APIException) -> Problem:
     )
 
 
-def _of_app(error: BaseException) -> Problem | None:
-    code, status = getattr(error, "code", None), getattr(error, "status", None)
-    if not isinstance(code, str) or not isinstance(status, int):
+def _of_app(error: Any) -> Problem | None:
+    kind = type(error)  # errors of libraries may have such attributes as well, but not their classes
+    if not isinstance(getattr(kind, "code", None), str) or not isinstance(getattr(kind, "status", None), int):
         return None
     return Problem(
-        status=status,
-        code=code,
-        detail=NOT_FOUND if status == 404 else str(error),
+        status=error.status,
+        code=error.code,
+        detail=NOT_FOUND if error.status == 404 else str(error),
         errors=tuple(_pairs(getattr(error, "errors", ()))),
         headers=_retry_after(getattr(error, "retry_after", None)),
         members=getattr(error, "problem_members", {}),
@@ -305,7 +305,6 @@ _WORDS = tuple(
         (r"(?:Enter|Must be) a valid UUID\.", "must be a UUID"),
         (r"(?:Enter a whole number|A valid integer is required)\.", "must be a whole number"),
         (r"(?:Enter a number|A valid number is required)\.", "must be a number"),
-        (r"Enter a valid date/time\.", "must be a time such as 2026-05-01T09:30:00Z"),
         (r"Not a valid string\.", "must be text"),
     )
 )

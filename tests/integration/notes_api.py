@@ -97,6 +97,14 @@ class Missing(Exception):
     status = 404
 
 
+class Foreign(Exception):
+    """An error of a library, with attributes as domain errors have them."""
+
+    def __init__(self) -> None:
+        super().__init__("password=hunter2")
+        self.code, self.status = "E42", 402
+
+
 class NoteViewSet(Versioned, ListModelMixin, RetrieveModelMixin, TenantViewSet):
     queryset = Activity.objects
     serializer_class = NoteSerializer
@@ -200,6 +208,7 @@ FAILURES: dict[str, Exception] = {
     "database": OperationalError("server closed the connection unexpectedly at 10.0.0.7"),
     "hidden": NotFound("globex has this one"),
     "missing": Missing("globex has this one"),
+    "foreign": Foreign(),
     "django": DjangoValidationError({"name": ["too odd"], "__all__": ["does not add up"]}),
 }
 

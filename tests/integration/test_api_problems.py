@@ -130,6 +130,13 @@ def test_an_internal_error_discloses_nothing_and_is_logged(api, caplog):
     assert record.tenant == "acme"
 
 
+def test_an_error_of_a_library_with_attributes_of_domain_errors_is_internal(api):
+    client = api()
+    client.raise_request_exception = False
+
+    assert "hunter2" not in str(problem(client.get("/api/fail/foreign/"), 500, "internal_error"))
+
+
 def test_a_database_that_does_not_answer_is_a_503_with_a_retry_time(api):
     response = api().get("/api/fail/database/")
 
