@@ -125,7 +125,7 @@ def admin_page(row: Model) -> str:
 def may_enter(user: Any, row: Model, *, is_admin: bool = False) -> bool:
     """Return whether a person may open a row in the admin: superusers always, staff and the tenant's admins for rows of tenants."""
     is_owned = getattr(row, "tenant_id", None) is not None
-    return bool(user.is_active and (user.is_superuser or ((user.is_staff or is_admin) and is_owned)))
+    return bool(user.is_superuser or ((user.is_staff or is_admin) and is_owned))
 
 
 def _slug_of(row: Any) -> str:

@@ -311,15 +311,15 @@ def send_again(endpoint: WebhookEndpoint, delivery_id: UUID) -> WebhookDelivery:
     """
     _refuse_off(endpoint)
     own = WebhookDelivery.objects.for_tenant(endpoint.tenant_id).filter(pk=delivery_id, endpoint=endpoint)
-    delivery: WebhookDelivery = own.select_for_update().first_or_raise(NotFound("delivery", delivery_id))
-    if delivery.state in (WebhookDeliveryState.PENDING, WebhookDeliveryState.SENDING):
-        raise ActivityError("The delivery is still in progress.", code="delivery_under_way")
+    delivery: WebhookDelivery = own.first_or_raise(NotFound("delivery", delivery_id))
     events = Event.objects.for_tenant(endpoint.tenant_id)
     if delivery.event_number is not None and not events.filter(number=delivery.event_number).exists():
         raise ActivityError(
             f"Event {delivery.event_number} is no longer kept.", code="events_gone", status=410
         )
-    own.update(state=WebhookDeliveryState.PENDING, attempts=0, next_attempt_at=Now(), ended_at=None)
+    ended = own.exclude(state__in=(WebhookDeliveryState.PENDING, WebhookDeliveryState.SENDING))
+    if not ended.update(state=WebhookDeliveryState.PENDING, attempts=0, next_attempt_at=Now(), ended_at=None):
+        raise ActivityError("The delivery is still in progress.", code="delivery_under_way")
     delivery.refresh_from_db()
     return delivery
 
