@@ -701,6 +701,17 @@ def test_the_position_counts_the_turns_of_other_tenants(desk: Desk, scope: str) 
     assert [grant.tenant_id for grant in desk.grants()] == [C, A, B, A, B]
 
 
+def test_the_position_counts_also_what_is_not_counted_exactly(desk: Desk) -> None:
+    groups, last = [offer(group=f"{number}", waited=1) for number in range(205)], offer()
+    desk.cap("seat:qa", 0)
+
+    desk.grants(*groups, last)
+    assert position(last) == 206
+
+    desk.grants(*[offer(UUID(int=number), waited=1) for number in range(1000, 1205)])
+    assert position(last) == 411
+
+
 def test_the_position_without_a_worker_counts_only_work_of_the_role(desk: Desk) -> None:
     others, mine = (
         [offer(role="seo", waited=2), offer(B, role="pr", waited=2)],

@@ -138,10 +138,10 @@ KEPT: dict[str, Callable[[Engine, Tenant], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("why", KEPT)
 @pytest.mark.parametrize("when_full", ["drop_oldest", "evict_lowest"])
-def test_work_that_somebody_waits_for_is_never_shed(
+def test_work_that_somebody_waits_for_is_never_shed_and_does_not_expire(
     engine: Engine, acme: Tenant, why: str, when_full: str
 ) -> None:
-    policy(acme, max_waiting=1, when_full=when_full)
+    policy(acme, max_waiting=1, when_full=when_full, expire_after_seconds=60)
     fields = KEPT[why](engine, acme)
     if why == "of a deliverable":
         from pipelines.models import Deliverable
@@ -153,12 +153,13 @@ def test_work_that_somebody_waits_for_is_never_shed(
     with pytest.raises(BacklogFull):
         submit_as_the_api(acme, 1)
     assert engine.status(acme, activity_id) == "created"
+    assert engine.get(acme, activity_id).expires_at is None
 
 
 def test_work_that_has_run_has_children_a_question_or_was_requested_by_a_person_is_never_shed(
     engine: Engine, acme: Tenant
 ) -> None:
-    policy(acme, max_waiting=4, when_full="drop_oldest")
+    policy(acme, max_waiting=4, when_full="drop_oldest", expire_after_seconds=60)
     with tenant_scope(acme.pk):
         (requested,) = submit([NewActivity(name="asked", agent_role="ba", priority=20)], actor="user:anna")
     has_run, has_child, has_question = waiting(engine, acme, 3)
@@ -173,6 +174,7 @@ def test_work_that_has_run_has_children_a_question_or_was_requested_by_a_person_
     with pytest.raises(BacklogFull):
         submit_as_the_api(acme, 1)
     assert statuses(engine, acme, [requested.id, has_run, has_child, has_question]) == ["created"] * 4
+    assert engine.get(acme, requested.id).expires_at is None
 
 
 def test_background_messages_are_never_shed_together_with_an_urgent_one_for_later(
@@ -191,8 +193,8 @@ def test_background_messages_are_never_shed_together_with_an_urgent_one_for_late
         submit_as_the_api(acme, 1)
 
 
-def test_steps_of_pipelines_are_never_shed(engine: Engine, acme: Tenant) -> None:
-    policy(acme, max_waiting=1, when_full="drop_oldest")
+def test_steps_of_pipelines_are_never_shed_and_do_not_expire(engine: Engine, acme: Tenant) -> None:
+    policy(acme, max_waiting=1, when_full="drop_oldest", expire_after_seconds=60)
     versions.save(
         acme.pk, {"key": "one", "name": "One", "steps": [{"id": "a", "agent_role": "ba"}]}, actor="test"
     )
@@ -200,7 +202,8 @@ def test_steps_of_pipelines_are_never_shed(engine: Engine, acme: Tenant) -> None
 
     with pytest.raises(BacklogFull):
         submit_as_the_api(acme, 1)
-    assert count_of(acme) == 1
+    with tenant_scope(acme.pk):
+        assert Activity.objects.for_tenant(acme.pk).get(agent_role="ba").expires_at is None
 
 
 def test_either_enough_work_is_shed_or_nothing_changes(engine: Engine, acme: Tenant) -> None:
@@ -338,6 +341,13 @@ def test_the_registry_has_a_policy_for_all_tenants_and_a_tenant_its_own(
     finally:
         Agent.objects.filter(role="ba").update(backlog={})
         configuration.forget()
+
+
+@pytest.mark.parametrize("seconds", [None, "soon"])
+def test_a_time_that_is_no_number_expires_nothing(engine: Engine, acme: Tenant, seconds: Any) -> None:
+    policy(acme, expire_after_seconds=seconds)
+
+    assert engine.get(acme, waiting(engine, acme)[0]).expires_at is None
 
 
 # --- Settings and figures ---

@@ -243,6 +243,7 @@ def test_work_on_one_repository_shares_a_group_so_that_one_runs_at_a_time(
     Agent.objects.filter(role="seo").update(
         adapter="cli", options={"command": ["x"], "repository": "/a", "exclusive": False}
     )
+    Agent.objects.filter(role="ba").update(options={"repository": "/a"})
     try:
         ids = engine.submit(tenant, "qa", 3)
         engine.submit(tenant, "qa", group_key="own")
@@ -253,8 +254,11 @@ def test_work_on_one_repository_shares_a_group_so_that_one_runs_at_a_time(
         assert groups == ["repository:web", "repository:a", "repository:a", "repository:b", None]
         roles = [message["role"] for message in iter(engine.take, None)]
         assert sorted(roles) == ["dev", "dev", "qa", "qa", "seo"]
+        others = engine.submit(tenant, "ba") + engine.submit(tenant, "dev", params={"repository": "x" * 500})
+        groups = [engine.get(tenant, one).group_key for one in others]
+        assert groups == [None, f"repository:{'x' * 150}"], "only the command line has repositories"
     finally:
-        Agent.objects.filter(role__in=["qa", "dev", "seo"]).update(adapter="http", options={})
+        Agent.objects.filter(role__in=["qa", "dev", "seo", "ba"]).update(adapter="http", options={})
 
 
 HOSTILE = """

@@ -136,6 +136,10 @@ def test_deletions_are_changes_and_figures_of_agents_and_budgets_are_not(
     assert is_read_again(cache, tenant.pk)
     settle(cache, tenant.pk)
     with tenant_scope(tenant.pk):
+        Budget.objects.for_tenant(tenant).update(agent_role="qa")
+    assert is_read_again(cache, tenant.pk)
+    settle(cache, tenant.pk)
+    with tenant_scope(tenant.pk):
         Budget.objects.for_tenant(tenant).update(deleted_at=Now())
     assert is_read_again(cache, tenant.pk)
 
