@@ -202,6 +202,8 @@ class MailboxKey(Text):
         key = super().to_internal_value(data)
         if "/" in key:
             raise serializers.ValidationError("must not contain a slash")
+        if key in (".", ".."):  # which clients remove from an address
+            raise serializers.ValidationError("must not be . or ..")
         return key
 
 

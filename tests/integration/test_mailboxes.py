@@ -354,7 +354,7 @@ def test_an_error_names_its_path_in_the_answer(client: APIClient, body: Any, pat
     assert path in {fault["path"] for fault in answer.json()["errors"]}
 
 
-@in_one_test("key", ["a/b", "two\nlines", "\u202eesrever", " ", "k" * 201])
+@in_one_test("key", ["a/b", "..", ".", "two\nlines", "\u202eesrever", " ", "k" * 201])
 def test_a_key_that_no_address_can_name_is_refused_wherever_a_mailbox_is_named(
     client: APIClient, key: str
 ) -> None:
