@@ -23,11 +23,13 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
 from activities import cancellation as activity_cancellation
+from activities.decision_rules import DecisionRules
 from activities.exceptions import TransitionRefused
 from activities.human_tasks import revisions
 from activities.models import Activity
 from activities.outputs import StoredOutput
 from activities.states import LinkKind, Status
+from activities.submission import NewActivity
 from activities.transitions import Following
 from pipelines import conditions, inputs, parameters, period_counts, relatives, starting, versions
 from pipelines.definition import StepDefinition
@@ -559,19 +561,25 @@ def find_revisable(tenant_id: UUID, activity_ids: Iterable[UUID]) -> set[UUID]:
 def _revise(run: PipelineRun, rows: Sequence[StepRun], gate: Any) -> None:
     """Submit revisions of the activities of these rows."""
     activities = Activity.objects.for_tenant(run.tenant_id).in_bulk([row.activity_id for row in rows])
-    again = [
-        # In a replay the work may belong to the original run, but its revision belongs to this run.
-        replace(
-            revisions.build_revision(activities[row.activity_id], notes=gate.reviewer_notes or ""),
-            pipeline_run_id=run.pk,
-            schedule_id=run.schedule_id,
-            period_id=run.period_id,
-        )
-        for row in rows
-        if row.activity_id
-    ]
+    notes = gate.reviewer_notes or ""
+    again = [_revision_of(run, activities[row.activity_id], notes) for row in rows if row.activity_id]
     submitted = revisions.submit_revisions(run.tenant_id, again, actor=gate.decided_by or "pipeline")
     for row, revision, revision_id in zip(rows, again, submitted, strict=True):
         row.status, row.settled_at = StepState.ACTIVE, None
         row.activity_id, row.round = revision_id, revision.round
     StepRun.objects.bulk_update(rows, ("status", "settled_at", "activity_id", "round"))
+
+
+def _revision_of(run: PipelineRun, activity: Activity, notes: str) -> NewActivity:
+    """Return the revision for submission. In a replay the work may belong to the original run, but its revision belongs to this run."""
+    revision = revisions.build_revision(activity, notes=notes)
+    rules = DecisionRules.read(revision.decision_rules)
+    if not rules.self_approval:
+        rules = replace(rules, asked_by=run.requested_identity)
+    return replace(
+        revision,
+        decision_rules=rules.as_json(),
+        pipeline_run_id=run.pk,
+        schedule_id=run.schedule_id,
+        period_id=run.period_id,
+    )

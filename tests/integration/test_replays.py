@@ -12,7 +12,7 @@ import pytest
 from activities import bulk_jobs, dead_letters
 from activities import cancellation as cancellation_of_work
 from activities.decision_rules import Voter
-from activities.exceptions import TransitionRefused
+from activities.exceptions import DecisionForbidden, TransitionRefused
 from activities.human_tasks import decisions
 from activities.models.bulk import BulkAction, BulkItem, BulkJob, ItemState
 from pipelines import cancellation, relatives, versions
@@ -34,10 +34,10 @@ def served(engine: Engine, tenant: Tenant) -> None:
     engine.serve(tenant)
 
 
-def replay_from(flow: Flow, from_step: str, new_input: dict[str, Any] | None = None) -> Flow:
+def replay_from(flow: Flow, from_step: str, new_input: dict[str, Any] | None = None, **options: str) -> Flow:
     """Replay the flow from the step; return the replay as a flow."""
     run = pipeline_replay.replay(
-        flow.tenant.pk, flow.id, from_step=from_step, new_input=new_input, actor="test"
+        flow.tenant.pk, flow.id, from_step=from_step, new_input=new_input, actor="test", **options
     )
     flow.engine.agent.calls.clear()
     other = object.__new__(Flow)
@@ -195,6 +195,23 @@ def test_a_replayed_gate_needs_a_new_decision_and_its_rejection_revises_work_of_
     assert replay.activity(step="a").schedule_id is None, "a pause of the old run's schedule does not hold it"
     assert flow.outcome == ("completed", 0)
     assert flow.row("a").round == 1
+
+
+def test_whoever_requests_a_replay_cannot_approve_revisions_in_it(engine: Engine, tenant: Tenant) -> None:
+    gate = {"human_role": "editor", "is_approval_gate": True}
+    steps = step("a", requires_approval=True, self_approval=False), step("gate", "a", **gate)
+    flow = Flow(engine, tenant, *steps, requested_identity="user:1").drain()
+    ann, bob, cid = (Voter(name, identity=f"user:{number}") for number, name in enumerate(("ann", "bob", "cid"), 1))
+    decisions.decide(tenant.pk, flow.activity(step="a", agent_role="qa").pk, "approve", by=bob)
+    decisions.decide(tenant.pk, gate_of(flow), "approve", by=cid)
+    replay = replay_from(flow, "gate", requested_identity=bob.identity)
+    decisions.decide(tenant.pk, gate_of(replay), "reject", by=cid, notes="Better.")
+    revision = replay.drain().activity(step="a", agent_role="qa").pk
+
+    with pytest.raises(DecisionForbidden):
+        decisions.decide(tenant.pk, revision, "approve", by=bob)
+
+    assert decisions.decide(tenant.pk, revision, "approve", by=ann).status == "approved"
 
 
 def test_an_active_run_and_one_of_another_tenant_cannot_be_replayed(
