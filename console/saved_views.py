@@ -91,7 +91,7 @@ def _redirect_to_view(request: HttpRequest, visit: PageContext, view: SavedView,
 PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "inbox": ("Inbox", ("kind", "role", "search")),
     "activities": ("Activities", ("q",)),
-    "runs": ("Runs", ("status", "pipeline")),
+    "runs": ("Runs", ("status", "pipeline", "q", "label")),
     "dead_letters": ("Dead letters", ("role", "state")),
 }
 

@@ -71,9 +71,10 @@ def test_an_invalid_query_cannot_be_saved(tenant: Tenant, ann: Person) -> None:
     [
         ("/inbox/?kind=gate&search=bees&page=1", "kind=gate&search=bees"),
         ("/runs/?status=failed&tenant=acme", "status=failed"),
+        ("/runs/?q=bees&label=client:acme", "q=bees&label=client%3Aacme"),
         ("/dead-letters/?role=qa&state=all", "role=qa&state=all"),
     ],
-    ids=["inbox", "runs", "dead-letters"],
+    ids=["inbox", "runs", "runs by text and label", "dead-letters"],
 )
 def test_views_are_saved_on_every_page_with_filters(
     address: str, kept: str, tenant: Tenant, ann: Person
