@@ -57,6 +57,7 @@ _VERBS = {
     "run_now": "started despite pauses",
     "vote": "voted",
 }
+CHANGED = "Changed"
 #: Labels for the outcome or status of an item.
 _OUTCOMES = {
     Status.APPROVED: "Approved",
@@ -94,7 +95,7 @@ def past_tense(verb: str) -> str:
 
 def outcome_label(status: str) -> str:
     """Return the label for an item's status. The page adds "by" and the actor."""
-    return _OUTCOMES.get(Status(status), "Changed")
+    return _OUTCOMES.get(Status(status), CHANGED)
 
 
 def band(priority: int) -> str:

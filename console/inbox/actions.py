@@ -31,7 +31,7 @@ from activities.human_tasks import approvals, decisions, human_work
 from activities.models import Activity, ActivityEvent, Approval, Vote
 from activities.outputs import StoredOutput
 from activities.states import LinkKind
-from console.labels import kind_of, name_actor, outcome_label
+from console.labels import CHANGED, kind_of, name_actor, outcome_label
 from console.page import Refused, refuse_when_busy
 from tenants import audit
 from tenants.context import APP, tenant_scope
@@ -485,9 +485,9 @@ def _what_happened(item: Activity) -> str:
     reason = (last.detail or {}).get("reason")
     why = f" ({reason})" if reason else ""
     when = f"{last.at.astimezone(UTC):%-d %b, %H:%M:%S} UTC"
-    return (
-        f"{outcome_label(item.status)} by {name_actor(last.actor)} on {when}{why}, after you loaded the page."
-    )
+    # A new priority or date changes an item without its status: what is claimed was not claimed by whoever changed it.
+    did = outcome_label(item.status) if last.source != last.target else CHANGED
+    return f"{did} by {name_actor(last.actor)} on {when}{why}, after you loaded the page."
 
 
 # Editing a result before it is approved.

@@ -297,10 +297,11 @@ def round_before(line: Sequence[Any]) -> Round | None:
     """Return the previous round, for which changes were requested; None in the first round."""
     for newer, older in pairwise(line):
         if newer.link_kind == LinkKind.REVISION_OF:
-            by = name_actor(older.decided_by) if older.decided_by else ""
-            # An activity's own gate stores its notes on the work; a gate in a later step stores them on the new round.
+            # An activity's own gate stores its notes on the work; a gate in a later step stores them on the new round. Before that, somebody
+            # else may have approved the work.
             notes = older.reviewer_notes if older.status == Status.REJECTED else newer.reviewer_notes
-            return Round(older.round, older.output_ref, notes or "", by)
+            by = _asking_actor(newer, None)
+            return Round(older.round, older.output_ref, notes or "", name_actor(by) if by else "")
     return None
 
 

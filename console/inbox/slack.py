@@ -151,7 +151,9 @@ def _perform(who: Principal, item_id: UUID, version: int, content_ref: str, pres
     except Http404:
         return actions.NO_SUCH_ITEM, False
     is_closed = not rows.filter(status__in=OPEN).exists()
-    return f"{result.words} by {who.actor.partition(':')[2]}: {result.name}", is_closed
+    # A reply that does not replace the message is for the person alone.
+    by = f" by {who.actor.partition(':')[2]}" if is_closed else ""
+    return f"{result.words}{by}: {result.name}", is_closed
 
 
 def _respond(press: Press, words: str, is_closed: bool) -> None:

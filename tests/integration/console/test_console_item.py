@@ -174,6 +174,21 @@ def test_a_step_rejected_by_a_later_gate_shows_its_notes(questions: Questions, a
     assert "1 line added, 1 removed" in part(page, "Round 1: changes requested")
 
 
+def test_changes_that_a_later_gate_requested_are_not_those_of_whoever_approved_the_work(
+    questions: Questions, ann: Person
+) -> None:
+    gate = {"id": "sign-off", "human_role": "editor", "is_approval_gate": True, "depends_on": ["write"]}
+    write = {"id": "write", "name": "Write", "agent_role": "dev", "requires_approval": True}
+    versions.save(questions.tenant.pk, {"key": "later", "name": "Later", "steps": [write, gate]}, actor="t")
+    submission.start_run(questions.tenant.pk, "later", submission.NewRun(), actor="t")
+    questions.engine.drain()
+    decisions.approve(questions.tenant.pk, questions.newest().pk, actor="user:bea", notes="Good.")
+    decisions.reject(questions.tenant.pk, questions.newest().pk, actor="user:cid", notes="Not yet.")
+    questions.engine.drain()
+
+    assert "Not yet." in part(ann.look(questions.newest()), "Round 1: changes requested by cid")
+
+
 @pytest.mark.parametrize(
     ("gate", "effect"),
     [

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from django.db import OperationalError
 
-from activities import cancellation
+from activities import cancellation, rescheduling
 from activities.decision_rules import Voter
 from activities.human_tasks import decisions, human_work
 from console.inbox import actions
@@ -52,6 +52,18 @@ def test_a_changed_item_is_shown_again_with_the_typed_text(questions: Questions,
     assert again.fields["output"] == ["my result"]
     assert questions.get(task.pk).status == "in_progress"
     success_notice(again.send(ann.browser, ("action", "complete")), ann)
+
+
+def test_a_new_date_of_a_claimed_item_is_no_claim(questions: Questions, ann: Person) -> None:
+    task = questions.task()
+    human_work.take_up(questions.tenant.pk, task.pk, actor="user:bob")
+    form = ann.form(task)
+    rescheduling.reschedule(questions.tenant.pk, task.pk, {"priority": 1}, actor="user:cid")
+
+    answer = form.send(ann.browser, ("action", "complete"))
+
+    assert refusal_notice(answer, 409).startswith("Changed by cid")
+    assert "Claimed by bob" in visible_text(answer)
 
 
 def test_an_obsolete_item_says_why(questions: Questions, ann: Person) -> None:

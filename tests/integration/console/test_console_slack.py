@@ -603,6 +603,7 @@ def test_a_quorum_counts_people_in_slack(
     with tenant_scope(tenant.pk):
         assert Vote.objects.filter(activity_id=item.pk).count() == 1
     assert workspace.answers[0]["replace_original"] is False
+    assert workspace.answers[0]["text"] == f"Vote recorded; more approvals are needed: {item.name}"
     assert "You have voted." in workspace.answers[1]["text"]
 
     workspace.press("approve", value=value, user="T0ACME/U0BEA")
