@@ -32,6 +32,8 @@ def list_items(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 
 def _answer(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpResponse:
+    # A claim is no answer: the person now works on the item, and others should know at once.
+    is_claim = request.POST.get("action") == actions.CLAIM.name
     if "aside" in request.POST:
         version, zone = snooze.displayed_version(request.POST), zone_of(visit.zone_name)
         moment = until(request.POST["aside"], request.POST.get("own", ""), clock.now(), zone)
@@ -39,12 +41,14 @@ def _answer(request: HttpRequest, visit: PageContext, item_id: UUID) -> HttpResp
         why = ", when it is due" if back_at == row.due_at else ", an hour before it expires"
         earlier = why if back_at < moment else ""
         messages.success(request, f"Snoozed until {snooze.in_words(back_at, zone)}{earlier}: {row.name}")
-    elif undo.is_held():
+    elif undo.is_held() and not is_claim:
         # No message here: the page lists the answer as long as it can be undone.
         undo.hold(visit.who, item_id, request.POST)
     else:
         result = actions.act(visit.who, item_id, request.POST)
         messages.success(request, f"{result.words}: {result.name}")
+    if is_claim:
+        return HttpResponseRedirect(_address_of(item_id, _view(request, visit)))
     return _redirect_to_next(request, visit)
 
 

@@ -94,6 +94,19 @@ def test_an_answered_item_leaves_only_the_members_own_list(
     assert "Undo" not in visible_text(bob.get())
 
 
+def test_a_claim_takes_effect_at_once_and_leads_to_its_item(questions: Questions, ann: Person) -> None:
+    task = questions.task()
+    questions.task("another")
+
+    claimed = ann.answer(task, "start")
+
+    assert questions.get(task.pk).status == "in_progress"
+    assert held() == []
+    page = ann.get(claimed["Location"])
+    assert "Claimed by ann" in visible_text(page)
+    assert forms_of(page)["answer"].action.startswith(f"{INBOX}{task.pk}/"), "and the task can be completed"
+
+
 def test_an_undone_answer_leaves_no_trace(questions: Questions, ann: Person) -> None:
     gate = questions.gate()
     before = questions.get(gate.pk).version
