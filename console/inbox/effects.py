@@ -11,6 +11,7 @@ from typing import Any
 
 from django.conf import settings
 
+from activities.decision_rules import DecisionRules
 from activities.states import LinkKind, Status
 from console.labels import kind_of
 from pipelines import versions
@@ -111,7 +112,12 @@ def consequences(about: About) -> list[Consequence]:
     kind = kind_of(about.item.link_kind, is_approval_gate=about.item.is_approval_gate)
     if about.relation == LinkKind.RESOLUTION:
         kind = "resolution"  # also after it was reassigned
-    return list(_BY_KIND[kind](about))
+    return [*_of_vote(about.item), *_BY_KIND[kind](about)]
+
+
+def _of_vote(item: Any) -> Iterator[Consequence]:
+    if DecisionRules.read(item.decision_rules).is_voted_on:
+        yield Consequence("", "Your answer is one vote. The following happens when enough people agree.")
 
 
 def _of_gate(about: About) -> Iterator[Consequence]:
