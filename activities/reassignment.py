@@ -53,13 +53,19 @@ def reassign(
 def _refuse_question(activity: Activity, agent_role: str | None) -> None:
     if activity.link_kind in NOT_REASSIGNABLE:
         reason = f"is a question ({activity.link_kind}): the people who are asked must answer it"
-    elif agent_role and activity.is_approval_gate and not activity_tree.was_taken_over(activity):
-        reason = "is a decision: only people decide"
-    elif agent_role and activity_tree.resolves_blocker(activity):
-        reason = "resolves a blocker that an agent could not remove: only a person can"
     else:
-        return
-    raise TransitionRefused(activity.pk, "reassign", activity.status, f"Activity {activity.pk} {reason}.")
+        reason = why_no_agent(activity) if agent_role else ""
+    if reason:
+        raise TransitionRefused(activity.pk, "reassign", activity.status, f"Activity {activity.pk} {reason}.")
+
+
+def why_no_agent(activity: Activity) -> str:
+    """Say why only people can get an activity; empty if an agent can."""
+    if activity.is_approval_gate and not activity_tree.was_taken_over(activity):
+        return "is a decision: only people decide"
+    if activity_tree.resolves_blocker(activity):
+        return "resolves a blocker that an agent could not remove: only a person can"
+    return ""
 
 
 def reassign_by_agent(

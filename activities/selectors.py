@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -38,7 +38,7 @@ from django.db.models.lookups import Exact
 
 from activities import backlog
 from activities.admission import keys
-from activities.decision_rules import DecisionRules
+from activities.decision_rules import DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, DecisionRules
 from activities.models import (
     Activity,
     ActivityEvent,
@@ -59,6 +59,7 @@ from agents.models import Agent, AgentConfig
 from tenants import clock
 from tenants import redis as connections
 from tenants.context import APP
+from tenants.models import Membership
 
 PATIENCE_SECONDS = 0.25  # for optional figures from Redis
 BAND_NAMES = tuple(sorted(BANDS, key=BANDS.__getitem__))
@@ -97,6 +98,13 @@ KIND_OF_ITEM = Case(
     default=Value("task"),
     output_field=CharField(),
 )
+
+
+def list_human_roles(tenant_ids: Collection[UUID]) -> list[str]:
+    """Return the human roles of the members of these tenants, and those of questions that name none."""
+    members = Membership.objects.filter(tenant_id__in=tenant_ids).order_by()
+    of_members = chain.from_iterable(members.values_list("human_roles", flat=True))
+    return sorted({GENERAL_ROLE, DEFAULT_ESCALATION_ROLE, *of_members})
 
 
 class PersonClaim(NamedTuple):

@@ -19,7 +19,7 @@ from activities import cancellation, outputs, reassignment, selectors, suspensio
 from activities.admin import columns
 from activities.admin.columns import PageByTenant, RoleFilter, SituationFilter, StatusFilter
 from activities.api.allowed_actions import list_possible_actions
-from activities.decision_rules import DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, DecisionRules, Voter
+from activities.decision_rules import DecisionRules, Voter
 from activities.exceptions import OutputUnavailable
 from activities.human_tasks import decisions
 from activities.models import Activity, Approval
@@ -66,8 +66,10 @@ AGENT, PERSON = "agent:", "human:"
 
 
 def _assignees(rows: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Return the possible assignees: the agent roles of the registry, and the usual human roles."""
-    people = [(f"{PERSON}{role}", role) for role in (DEFAULT_ESCALATION_ROLE, GENERAL_ROLE, "editor")]
+    """Return the possible assignees: the agent roles of the registry, and the human roles of members and of these rows, and the usual one."""
+    human_roles = {"editor", *(row.human_role for row in rows if row.human_role)}
+    human_roles.update(selectors.list_human_roles({row.tenant_id for row in rows}))
+    people = [(f"{PERSON}{role}", role) for role in sorted(human_roles)]
     agents = [(f"{AGENT}{role}", role) for role in sorted(configuration.list_roles())]
     return [("People", people), ("Agents", agents)]
 

@@ -15,7 +15,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from activities import bulk_jobs
+from activities import bulk_jobs, selectors
 from activities.bulk_jobs import MOST
 from activities.exceptions import ActivityError
 from activities.models import Activity, BulkItem, BulkJob
@@ -23,9 +23,9 @@ from activities.models.bulk import BulkAction, BulkStatus, ItemState
 from activities.states import BANDS, LinkKind
 from agents import configuration
 from agents.models import Agent
-from console.activities.listing import filter_by
+from console.activities.listing import NO_ASSIGNEE, filter_by, read_assignee
 from console.activities.query_language import QueryError, parse
-from console.page import ACTING, LOOKING, PageContext, page, text_in
+from console.page import ACTING, LOOKING, PageContext, Refused, page, text_in
 from tenants import audit
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -51,7 +51,7 @@ def many(request: HttpRequest, visit: PageContext) -> HttpResponse:
         if request.method == "POST":
             started = start(visit.who, query, request.POST)
             return redirect(f"{reverse('console:activities_bulk_job', args=[started.pk])}?{visit.query}")
-    except (BadBulkRequest, ActivityError) as refusal:
+    except (BadBulkRequest, ActivityError, Refused) as refusal:
         error, status = str(refusal), refusal.status
     except QueryError:
         return _redirect_to_error(visit, query)
@@ -105,7 +105,8 @@ class Preview:
     count: int
     seen: str
     sample: Sequence[Activity]
-    roles: Sequence[str]
+    agent_roles: Sequence[str]
+    human_roles: Sequence[str]
     actions: Mapping[str, str]
     bands: Mapping[str, int]
 
@@ -121,7 +122,8 @@ def preview(tenant_id: UUID, query: str) -> Preview:
             count=len(ids) if len(ids) <= MOST else rows.count(),
             seen=_digest(ids),
             sample=list(sample.order_by("-created_at", "-pk")[:SAMPLE]),
-            roles=sorted(configuration.list_roles()),
+            agent_roles=sorted(configuration.list_roles()),
+            human_roles=selectors.list_human_roles({tenant_id}),
             actions={str(action): words for action, words in WORDS.items()},
             bands=BANDS,
         )
@@ -183,12 +185,13 @@ def _read(sent: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
             raise BadBulkRequest("Choose a priority.")
         return action, {"priority": BANDS[band]}
     if action == BulkAction.REASSIGN:
-        role = str(sent.get("agent_role", ""))
-        if not Agent.objects.filter(role=role, enabled=True).exists():
-            raise BadBulkRequest("Choose the new role.")
+        assignee = read_assignee(sent)
+        role = assignee.get("agent_role")
+        if role and not Agent.objects.filter(role=role, enabled=True).exists():
+            raise BadBulkRequest(NO_ASSIGNEE)
         if not reason:
             raise BadBulkRequest("Enter a reason for the new assignee.")
-        return action, {"assignee_type": "agent", "agent_role": role, "reason": reason}
+        return action, {**assignee, "reason": reason}
     return action, {"reason": reason} if reason and action == BulkAction.CANCEL else {}
 
 

@@ -13,7 +13,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.safestring import SafeString
 
-from activities import run_logs, selectors, wait_reasons
+from activities import activity_tree, reassignment, run_logs, selectors, wait_reasons
 from activities.api.allowed_actions import list_possible_actions
 from activities.api.run_callbacks import job_again
 from activities.exceptions import OutputUnavailable
@@ -21,11 +21,12 @@ from activities.models import Activity, ActivityRun, WorkerProcess
 from activities.run_logs import NumberedLine
 from activities.run_tokens import RunToken
 from activities.selectors import Moment
-from activities.states import LinkKind, RunStatus, Status
+from activities.states import WAITING, LinkKind, RunStatus, Status
 from agents import configuration
 from agents.exceptions import AgentError
 from console.activities import chart
 from console.activities.chart import Segment, segments
+from console.activities.listing import read_assignee
 from console.inbox.detail import Reader, Source, Text
 from console.labels import cost_in, name_actor, past_tense, text_of_event, tokens_in
 from console.live import requested_parts
@@ -60,7 +61,7 @@ def _act(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpRes
         raise Refused("Choose an action.", status=400)
     body: dict[str, Any] = {"reason": sent["reason"]} if action != "retry" and "reason" in sent else {}
     if action == "reassign":
-        body |= {"assignee_type": "agent", "agent_role": sent.get("agent_role", "")}
+        body |= read_assignee(sent)
     path = f"/activities/{activity_id}/{action}/"
     reply = visit.act("POST", path, body, version=version, changed=CHANGED)
     address = reverse("console:activity", args=[reply.data["id"]])
@@ -79,7 +80,8 @@ def one(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpResp
         "watched": details.watched,
         "log": tail_of(visit.tenant_id, details.watched.run) if "log" in parts and details.watched else None,
         "activity": details.activity,
-        "roles": sorted(configuration.list_roles()) if "reassign" in details.actions else (),
+        "agent_roles": sorted(configuration.list_roles()) if details.may_be_agents else (),
+        "sent": request.POST if visit.refusal else {},
     }
     return visit.render("console/activities/one.html", context)
 
@@ -210,6 +212,9 @@ class Detail:
     children: Sequence[Activity]
     actions: Sequence[str]
     watched: ShownRun | None
+    open_question: Activity | None = None  # the item that people have to answer
+    may_be_agents: bool = False  # whether it can be reassigned to an agent
+    human_roles: Sequence[str] = ()  # the known ones to which it can be reassigned
 
     @property
     def is_for_people(self) -> bool:
@@ -218,14 +223,6 @@ class Detail:
     @property
     def role(self) -> str:
         return self.activity.agent_role or self.activity.human_role or ""
-
-    @property
-    def open_question(self) -> Activity | None:
-        """The item that people have to answer: the activity itself, or its newest open question."""
-        if self.is_for_people:
-            return self.activity if self.activity.status in ("created", "in_progress") else None
-        open_ones = (one for one in self.children if one.assignee_type == "human" and _is_open(one))
-        return next(open_ones, None)
 
     @property
     def segments(self) -> list[Segment]:
@@ -269,13 +266,19 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
         moments = selectors.timeline(who.tenant_id, activity_id)
         runs = [moment.row for moment in moments if moment.kind == "run"]
         reason = wait_reasons.explain_many(who.tenant_id, [activity])[activity_id]
+        actions = _actions(who, activity)
+        is_reassignable = "reassign" in actions
+        children = list(children.defer("input", "params", "metadata")[:MOST_CHILDREN])
         details = Detail(
             activity=activity,
             reason=reason,
             moments=moments,
-            children=list(children.defer("input", "params", "metadata")[:MOST_CHILDREN]),
-            actions=_actions(who, activity),
+            children=children,
+            actions=actions,
             watched=_build_watched(runs[-1] if runs else None, activity),
+            open_question=_open_question(activity, children),
+            may_be_agents=is_reassignable and not reassignment.why_no_agent(activity),
+            human_roles=selectors.list_human_roles({who.tenant_id}) if is_reassignable else (),
         )
     return replace(details, reason=wait_reasons.add_queue_position(activity, reason))
 
@@ -328,9 +331,19 @@ def _actions(who: Principal, activity: Activity) -> list[str]:
     return [name for name in possible if name in OPERATIONS]
 
 
-def _is_open(child: Activity) -> bool:
-    answered = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.RESOLUTION, LinkKind.SUBTASK, LinkKind.ESCALATION)
-    return child.status in ("created", "in_progress") and child.link_kind in answered
+#: Children that people answer.
+_ANSWERED = (LinkKind.GATE, LinkKind.REVIEW, LinkKind.RESOLUTION, LinkKind.SUBTASK, LinkKind.ESCALATION)
+
+
+def _open_question(activity: Activity, children: Sequence[Activity]) -> Activity | None:
+    """Return the open item that people have to answer: the activity itself, what it waits for, or else its newest question."""
+    candidates: Sequence[Activity] = [child for child in children if child.link_kind in _ANSWERED]
+    if activity.assignee_type == "human":
+        candidates = [activity]
+    elif activity.status in WAITING and activity.status != Status.AWAITING_APPROVAL:
+        # Somebody else may have asked, or got the question from the person who was asked first.
+        candidates = activity_tree.counterparts_of(activity.tenant_id, [activity])[activity.pk]
+    return next((one for one in candidates if one.assignee_type == "human" and one.status in activity_tree.OPEN), None)
 
 
 def _mark_moment(moment: Moment) -> str:

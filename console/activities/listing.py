@@ -22,7 +22,7 @@ from agents import configuration
 from console.activities.query_language import Condition, QueryError, parse
 from console.internal_api import ApiForm, JsonField
 from console.labels import band
-from console.page import ACTING, LOOKING, PageContext, page, page_of
+from console.page import ACTING, LOOKING, PageContext, Refused, page, page_of, text_in
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
@@ -269,3 +269,19 @@ class NewActivityForm(ApiForm):
 
     def places(self) -> Mapping[str, str]:
         return {"agent_role": "who", "input.content": "content"}
+
+
+# The new assignee of an activity: the role of an agent, or a human role.
+
+
+ASSIGNEES = ("agent_role", "human_role")
+NO_ASSIGNEE = "Choose the role of an agent, or enter a human role."
+TWO_ASSIGNEES = "Choose either the role of an agent or a human role, not both."
+
+
+def read_assignee(sent: Mapping[str, Any]) -> dict[str, str]:
+    """Return the chosen role by its name in the API. Raises `Refused` unless exactly one is chosen."""
+    chosen = {name: role for name in ASSIGNEES if (role := text_in(sent, name, 63))}
+    if len(chosen) != 1:
+        raise Refused(TWO_ASSIGNEES if chosen else NO_ASSIGNEE, status=400)
+    return chosen

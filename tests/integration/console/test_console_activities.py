@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from activities import bulk_jobs, cancellation, outputs, selectors, wait_reasons
+from activities import bulk_jobs, cancellation, outputs, reassignment, selectors, wait_reasons
 from activities.models import Activity, BulkJob, Wake
 from activities.submission import NewActivity, submit
 from agents.contracts import AgentRequest, AgentResult, Completed, Output
@@ -202,6 +202,18 @@ def test_the_page_shows_time_attempts_and_wait_reason(questions: Questions, ann:
     assert "style=" not in answer.content.decode()
 
 
+def test_the_page_of_waiting_work_leads_to_the_question_of_whoever_has_it_now(questions: Questions, ann: Person) -> None:
+    blocker = questions.blocker()
+    resolution = reassignment.reassign(
+        questions.tenant.pk, blocker.pk, actor="user:bob", reason="Away.", human_role="lead"
+    )
+    approval = questions.approval()
+    held = questions.get_linked(approval)[0]
+
+    for work_id, question in ((blocker.parent_id, resolution), (held, approval)):
+        assert f'href="/inbox/{question.pk}/' in ann.get(f"{LIST}{work_id}/").content.decode()
+
+
 def test_prompt_and_output_are_shown_and_escaped(questions: Questions, ann: Person) -> None:
     gate = questions.gate("# Bees\n\n<script>alert(1)</script> **fly**", name="On <b>bees</b>")
     outputs.copy_waiting()
@@ -288,6 +300,37 @@ def test_work_is_reassigned_to_another_role_with_a_reason(questions: Questions, 
     assert (successor.agent_role, successor.parent_id) == ("qa", activity_id)
 
 
+@pytest.mark.parametrize(("fields", "may_be_agents"), [({}, True), ({"is_approval_gate": True}, False)], ids=("task", "gate"))
+def test_a_persons_item_is_reassigned_to_other_people_and_a_decision_only_to_people(
+    fields: dict[str, Any], may_be_agents: bool, questions: Questions, ann: Person, person: Callable[..., Person]
+) -> None:
+    person("bea", human_roles=["lawyer"])
+    item = questions.task(**fields)
+    page = ann.get(f"{LIST}{item.pk}/")
+    form = forms_of(page)["hand-on"]
+    assert ("agent_role" in form.fields) == may_be_agents
+    assert '<option value="lawyer">' in page.content.decode()
+
+    refused = form.send(ann.browser, ("action", "reassign"), reason="She is away.")
+    answer = form.send(ann.browser, ("action", "reassign"), human_role="lawyer", reason="She is away.")
+
+    assert "Choose the role of an agent, or enter a human role." in visible_text(refused)
+    assert forms_of(refused)["hand-on"].fields["reason"] == ["She is away."]
+    assert questions.get(UUID(answer["Location"].split("/")[2])).human_role == "lawyer"
+
+
+def test_many_activities_are_reassigned_to_people(questions: Questions, ann: Person) -> None:
+    tasks = [questions.task(name) for name in ("one", "two")]
+
+    forms_of(ann.get(f"{MANY}?q=role:editor"))["many"].send(
+        ann.browser, action="reassign", human_role="lawyer", reason="They are away."
+    )
+    bulk_jobs.work()
+
+    assert {questions.get(task.pk).status for task in tasks} == {"reassigned"}
+    assert questions.newest().human_role == "lawyer"
+
+
 # Many at a time
 
 
@@ -345,7 +388,7 @@ def test_a_bulk_action_is_refused_when_other_activities_match(questions: Questio
     [
         ({}, "Choose an action."),
         ({"action": "priority"}, "Choose a priority."),
-        ({"action": "reassign", "agent_role": "nobody"}, "Choose the new role."),
+        ({"action": "reassign", "agent_role": "nobody"}, "Choose the role of an agent, or enter a human role."),
         ({"action": "reassign", "agent_role": "qa"}, "Enter a reason for the new assignee."),
     ],
     ids=("nothing", "no priority", "no such role", "no reason"),
