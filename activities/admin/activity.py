@@ -158,6 +158,10 @@ REASSIGN = Action(
 CHILDREN_SHOWN = 50
 
 
+#: What a page says before the holder of a wait reason, by the reason's code; "Held by" otherwise.
+_HOLDERS = {"human": "Asked:", "dependency": "It waits for:"}
+
+
 class ActivityList(PageByTenant):
     """A page of activities with their wait reasons."""
 
@@ -281,7 +285,7 @@ class ActivityAdmin(ActionsAdmin, RecordAdmin):
         reason = wait_reasons.why(activity.tenant_id, activity.pk)
         facts = [
             reason.detail,
-            f"Held by {reason.holder}." if reason.holder else "",
+            f"{_HOLDERS.get(reason.code, 'Held by')} {reason.holder}." if reason.holder else "",
             f"Place {reason.position} in its queue." if reason.position else "",
             f"About {reason.estimate_seconds:.0f} s." if reason.estimate_seconds else "",
         ]

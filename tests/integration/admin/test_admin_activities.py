@@ -61,7 +61,7 @@ def test_an_activitys_page_shows_what_happened_and_why_it_waits(waiting: Activit
 
     reads = [query["sql"] for query in queries if " FROM " in query["sql"]]
     assert not [sql for sql in reads if reads.count(sql) > 3], "the theme asks for each value several times"
-    assert "human - It waits for a decision about the result. Held by reviewer." in text
+    assert "human - It waits for a decision about the result. Asked: reviewer." in text
     assert "request_approval in_progress → awaiting_approval by worker" in text
     assert "Run attempt 1 completed" in text
     assert "bees" in text

@@ -67,6 +67,14 @@ def test_the_list_is_filtered_by_role_and_state(
     assert "broken It broke." in visible_text(ann.get(f"{LETTERS}?state=all"))
 
 
+@pytest.mark.parametrize("role", ["", "qa"])
+def test_the_filter_shows_the_role_by_which_the_list_is_filtered(role: str, broken: list[UUID], ann: Person) -> None:
+    forms = forms_of(ann.get(f"{LETTERS}?role={role}"))
+
+    (shown,) = [form.fields["role"] for form in forms.values() if "state" in form.fields]
+    assert shown == [role]
+
+
 def test_a_replay_is_previewed_and_replays_what_was_counted(
     engine: Engine, tenant: Tenant, broken: list[UUID], address: str, ann: Person
 ) -> None:
