@@ -58,6 +58,7 @@ from activities.states import BANDS, RUNNING, LinkKind, RunStatus, Status, WakeS
 from agents.models import Agent, AgentConfig
 from tenants import clock
 from tenants import redis as connections
+from tenants.caches import TtlCache
 from tenants.context import APP
 from tenants.models import Membership
 
@@ -100,11 +101,18 @@ KIND_OF_ITEM = Case(
 )
 
 
-def list_human_roles(tenant_ids: Collection[UUID]) -> list[str]:
-    """Return the human roles of the members of these tenants, and those of questions that name none."""
-    members = Membership.objects.filter(tenant_id__in=tenant_ids).order_by()
-    of_members = chain.from_iterable(members.values_list("human_roles", flat=True))
-    return sorted({GENERAL_ROLE, DEFAULT_ESCALATION_ROLE, *of_members})
+#: Suggestions of a form may be a minute old.
+_human_roles: TtlCache[list[str]] = TtlCache(seconds=60.0, entries=10_000)
+
+
+def list_human_roles(tenant_id: UUID) -> list[str]:
+    """Return the human roles of the tenant's members, and those of questions that name none."""
+    cached = _human_roles.recall(str(tenant_id))
+    if cached is not None:
+        return cached
+    of_members = Membership.objects.for_tenant(tenant_id).values_list("human_roles", flat=True)
+    roles = {GENERAL_ROLE, DEFAULT_ESCALATION_ROLE, *chain.from_iterable(of_members)}
+    return _human_roles.keep(str(tenant_id), sorted(roles))
 
 
 class PersonClaim(NamedTuple):

@@ -66,9 +66,11 @@ AGENT, PERSON = "agent:", "human:"
 
 
 def _assignees(rows: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Return the possible assignees: the agent roles of the registry, and the human roles of members and of these rows, and the usual one."""
+    """Return the possible assignees: the agent roles of the registry, the human roles of members and of these rows, and the usual one."""
     human_roles = {"editor", *(row.human_role for row in rows if row.human_role)}
-    human_roles.update(selectors.list_human_roles({row.tenant_id for row in rows}))
+    human_roles.update(
+        *(selectors.list_human_roles(tenant_id) for tenant_id in {row.tenant_id for row in rows})
+    )
     people = [(f"{PERSON}{role}", role) for role in sorted(human_roles)]
     agents = [(f"{AGENT}{role}", role) for role in sorted(configuration.list_roles())]
     return [("People", people), ("Agents", agents)]

@@ -123,7 +123,7 @@ def preview(tenant_id: UUID, query: str) -> Preview:
             seen=_digest(ids),
             sample=list(sample.order_by("-created_at", "-pk")[:SAMPLE]),
             agent_roles=sorted(configuration.list_roles()),
-            human_roles=selectors.list_human_roles({tenant_id}),
+            human_roles=selectors.list_human_roles(tenant_id),
             actions={str(action): words for action, words in WORDS.items()},
             bands=BANDS,
         )

@@ -278,7 +278,7 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
             watched=_build_watched(runs[-1] if runs else None, activity),
             open_question=_open_question(activity, children),
             may_be_agents=is_reassignable and not reassignment.why_no_agent(activity),
-            human_roles=selectors.list_human_roles({who.tenant_id}) if is_reassignable else (),
+            human_roles=selectors.list_human_roles(who.tenant_id) if is_reassignable else (),
         )
     return replace(details, reason=wait_reasons.add_queue_position(activity, reason))
 
@@ -343,7 +343,9 @@ def _open_question(activity: Activity, children: Sequence[Activity]) -> Activity
     elif activity.status in WAITING and activity.status != Status.AWAITING_APPROVAL:
         # Somebody else may have asked, or got the question from the person who was asked first.
         candidates = activity_tree.counterparts_of(activity.tenant_id, [activity])[activity.pk]
-    return next((one for one in candidates if one.assignee_type == "human" and one.status in activity_tree.OPEN), None)
+    return next(
+        (one for one in candidates if one.assignee_type == "human" and one.status in activity_tree.OPEN), None
+    )
 
 
 def _mark_moment(moment: Moment) -> str:

@@ -297,8 +297,8 @@ def round_before(line: Sequence[Any]) -> Round | None:
     """Return the previous round, for which changes were requested; None in the first round."""
     for newer, older in pairwise(line):
         if newer.link_kind == LinkKind.REVISION_OF:
-            # An activity's own gate stores its notes on the work; a gate in a later step stores them on the new round. Before that, somebody
-            # else may have approved the work.
+            # An activity's own gate stores its notes on the work; a gate in a later step stores them on the new round, and somebody else
+            # may have approved the work before.
             notes = older.reviewer_notes if older.status == Status.REJECTED else newer.reviewer_notes
             by = _asking_actor(newer, None)
             return Round(older.round, older.output_ref, notes or "", name_actor(by) if by else "")

@@ -201,7 +201,9 @@ def test_whoever_requests_a_replay_cannot_approve_revisions_in_it(engine: Engine
     gate = {"human_role": "editor", "is_approval_gate": True}
     steps = step("a", requires_approval=True, self_approval=False), step("gate", "a", **gate)
     flow = Flow(engine, tenant, *steps, requested_identity="user:1").drain()
-    ann, bob, cid = (Voter(name, identity=f"user:{number}") for number, name in enumerate(("ann", "bob", "cid"), 1))
+    ann, bob, cid = (
+        Voter(name, identity=f"user:{number}") for number, name in enumerate(("ann", "bob", "cid"), 1)
+    )
     decisions.decide(tenant.pk, flow.activity(step="a", agent_role="qa").pk, "approve", by=bob)
     decisions.decide(tenant.pk, gate_of(flow), "approve", by=cid)
     replay = replay_from(flow, "gate", requested_identity=bob.identity)

@@ -202,7 +202,9 @@ def test_the_page_shows_time_attempts_and_wait_reason(questions: Questions, ann:
     assert "style=" not in answer.content.decode()
 
 
-def test_the_page_of_waiting_work_leads_to_the_question_of_whoever_has_it_now(questions: Questions, ann: Person) -> None:
+def test_the_page_of_waiting_work_leads_to_the_question_of_whoever_has_it_now(
+    questions: Questions, ann: Person
+) -> None:
     blocker = questions.blocker()
     resolution = reassignment.reassign(
         questions.tenant.pk, blocker.pk, actor="user:bob", reason="Away.", human_role="lead"
@@ -300,9 +302,15 @@ def test_work_is_reassigned_to_another_role_with_a_reason(questions: Questions, 
     assert (successor.agent_role, successor.parent_id) == ("qa", activity_id)
 
 
-@pytest.mark.parametrize(("fields", "may_be_agents"), [({}, True), ({"is_approval_gate": True}, False)], ids=("task", "gate"))
+@pytest.mark.parametrize(
+    ("fields", "may_be_agents"), [({}, True), ({"is_approval_gate": True}, False)], ids=("task", "gate")
+)
 def test_a_persons_item_is_reassigned_to_other_people_and_a_decision_only_to_people(
-    fields: dict[str, Any], may_be_agents: bool, questions: Questions, ann: Person, person: Callable[..., Person]
+    fields: dict[str, Any],
+    may_be_agents: bool,
+    questions: Questions,
+    ann: Person,
+    person: Callable[..., Person],
 ) -> None:
     person("bea", human_roles=["lawyer"])
     item = questions.task(**fields)
@@ -388,7 +396,10 @@ def test_a_bulk_action_is_refused_when_other_activities_match(questions: Questio
     [
         ({}, "Choose an action."),
         ({"action": "priority"}, "Choose a priority."),
-        ({"action": "reassign", "agent_role": "nobody"}, "Choose the role of an agent, or enter a human role."),
+        (
+            {"action": "reassign", "agent_role": "nobody"},
+            "Choose the role of an agent, or enter a human role.",
+        ),
         ({"action": "reassign", "agent_role": "qa"}, "Enter a reason for the new assignee."),
     ],
     ids=("nothing", "no priority", "no such role", "no reason"),

@@ -68,7 +68,9 @@ def test_the_list_is_filtered_by_role_and_state(
 
 
 @pytest.mark.parametrize("role", ["", "qa"])
-def test_the_filter_shows_the_role_by_which_the_list_is_filtered(role: str, broken: list[UUID], ann: Person) -> None:
+def test_the_filter_shows_the_role_by_which_the_list_is_filtered(
+    role: str, broken: list[UUID], ann: Person
+) -> None:
     forms = forms_of(ann.get(f"{LETTERS}?role={role}"))
 
     (shown,) = [form.fields["role"] for form in forms.values() if "state" in form.fields]
