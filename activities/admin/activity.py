@@ -287,7 +287,7 @@ class ActivityAdmin(ActionsAdmin, RecordAdmin):
         reason = wait_reasons.why(activity.tenant_id, activity.pk)
         facts = [
             reason.detail,
-            f"{_HOLDERS.get(reason.code, 'Held by')} {reason.holder}." if reason.holder else "",
+            f"{_HOLDERS.get(reason.code or '', 'Held by')} {reason.holder}." if reason.holder else "",
             f"Place {reason.position} in its queue." if reason.position else "",
             f"About {reason.estimate_seconds:.0f} s." if reason.estimate_seconds else "",
         ]

@@ -262,13 +262,13 @@ def detail(who: Principal, activity_id: UUID) -> Detail:
     with tenant_scope(who.tenant_id):
         rows = Activity.objects.for_tenant(who.tenant_id)
         activity = rows.filter(pk=activity_id).select_related("parent").first_or_raise(Http404())
-        children = rows.filter(parent_id=activity_id).order_by("-created_at", "-pk")
+        newest_first = rows.filter(parent_id=activity_id).order_by("-created_at", "-pk")
         moments = selectors.timeline(who.tenant_id, activity_id)
         runs = [moment.row for moment in moments if moment.kind == "run"]
         reason = wait_reasons.explain_many(who.tenant_id, [activity])[activity_id]
         actions = _actions(who, activity)
         is_reassignable = "reassign" in actions
-        children = list(children.defer("input", "params", "metadata")[:MOST_CHILDREN])
+        children = list(newest_first.defer("input", "params", "metadata")[:MOST_CHILDREN])
         details = Detail(
             activity=activity,
             reason=reason,
