@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 import redis
 
-from activities import relay, wait_reasons
+from activities import relay, tasks, wait_reasons
 from activities.admission import Closed, keys, rebuilding, scripts
 from activities.maintenance import system_jobs
 from activities.models import Activity
@@ -31,8 +31,8 @@ ADMISSION_JOBS = [
 ]
 FAMILIES = (
     "entries", "queue:*", "lanes", "lanes:*", "parked", "parked:*", "ready:*", "places:*", "tenants", "waiting", "backlog",
-    "slots", "used", "held", "unstarted", "caps", "weights", "pools", "digest", "times:*", "floors", "durations", "since_aged",
-    "grants", "epoch", "files", "file_uses", "holders:*", "claims:*",
+    "slots", "used", "held", "unstarted", "caps", "weights", "pools", "digest", "limits_version", "times:*", "floors", "durations",
+    "since_aged", "grants", "epoch", "files", "file_uses", "holders:*", "claims:*",
 )  # fmt: skip
 
 
@@ -177,6 +177,28 @@ def test_work_on_files_stays_apart_from_running_work_after_an_audit(
     engine.drain()
 
     assert [call.activity_id for call in engine.agent.calls[1:]] == [elsewhere]
+
+
+def test_a_run_holds_its_slot_after_redis_has_gone_back_to_the_time_before_its_start(
+    engine: Engine, tenant: Tenant
+) -> None:
+    engine.agent.behaviour = lambda request: Accepted()
+    engine.serve(tenant)
+    engine.submit(tenant)
+    message = engine.take()
+    assert message is not None
+    snapshot = {key: client().dump(key) for key in client().scan_iter()}
+    tasks.run(**message)
+    relay.flush()
+    client().flushdb()
+    for key, value in snapshot.items():
+        client().restore(key, 0, value)
+
+    audit = rebuilding.SlotAudit()
+    for _ in range(2):  # because only differences that are seen twice are repaired
+        audit.compare()
+
+    assert [slot.started for slot in scripts.audit(withdraw_orphans=False)] == [True]
 
 
 def test_the_wait_reason_says_that_admission_is_being_rebuilt(engine: Engine, tenant: Tenant) -> None:

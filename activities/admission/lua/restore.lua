@@ -5,7 +5,7 @@
 --                "offer": [[id, tenant, role, band, score ms, lane key, since ms, files, express ms or 0]...],
 --                "starts": [[tenant, role, grant, age ms]...] of the last minute, "tokens": [[tenant, role, tokens]...]}
 -- Returns  1, or -1 if closed
--- Twice    Existing entries stay unchanged, but a held slot gets the grant from the request.
+-- Twice    Existing entries stay unchanged, but a held slot gets the grant from the request, and counts as started.
 -- Held slots are counted even if they exceed a cap, because runs use them.
 
 if ARGV[1] ~= "" then
@@ -24,9 +24,9 @@ for _, item in ipairs(request.hold) do
         local lane = lane_name(item[2], item[3], item[4], item[5])
         local pool = item[7] == 1 and pool_of(item[3]) or ""
         hold(id, { lane = lane, parts = lane_parts(lane), score = now, since = now, files = item[8] }, pool, item[6], now)
-    elseif slot.grant ~= item[6] then
+    elseif slot.grant ~= item[6] or slot.started == 0 then
         slot.grant = item[6]
-        write_slot(id, slot)
+        start_slot(id, slot)
     end
 end
 for _, item in ipairs(request.offer) do
