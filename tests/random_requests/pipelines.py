@@ -59,4 +59,16 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     "queued": {"target_type": "pipeline", "pipeline": "chained", "overlap": "queue_one"},
     "skipped": {"target_type": "agent", "agent_role": "qa", "overlap": "skip"},
     "replaced": {"target_type": "pipeline", "pipeline": "fanned", "overlap": "cancel_running"},
+    "after-another": {
+        "target_type": "agent",
+        "agent_role": "dev",
+        "overlap": "queue_one",
+        "params": {"word": "db:words:all:word?batchSize=1&staggerDelay=1000&batch_gate=completion"},
+    },
+    "after-a-start": {
+        "target_type": "pipeline",
+        "pipeline": "conditional",
+        "overlap": "skip",
+        "params": {"word": "db:words:all:word?batchSize=1&staggerDelay=1000&batch_gate=start"},
+    },
 }

@@ -17,24 +17,28 @@ from django.http import Http404
 
 from activities import background_tasks, relay, tasks
 from activities.admission import Exchange, limits, rebuilding, scripts
+from activities.admission.exchange import Offer, find_unknown
 from activities.maintenance import invariants, recovery
-from activities.models import Activity, BulkJob, HeldAnswer
+from activities.models import Activity, BulkJob, HeldAnswer, Wake
 from activities.states import SETTLED
 from agents import configuration
-from agents.contracts import Accepted, AgentRequest, Completed, Output
-from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError
+from agents.contracts import Accepted, AgentRequest, Completed, Output, Parked
+from agents.exceptions import AgentRateLimited, PermanentAgentError, RetryableAgentError, SessionInvalid
 from console.inbox import snooze, undo
 from console.page import Refused
+from pipelines import period_counts
 from pipelines.models import DeliverablePeriod, ScheduleExecution
 from tenants import clock, members
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Membership, Reservation, Tenant
 from tenants.principals import Principal
 from tenants.redis import client
+from tests import batching
 from tests.accepted_work import AgentClient
 from tests.engine import Engine, simultaneously
 from tests.random_requests.passing_time import pass_time
 from tests.random_requests.pipelines import PIPELINES, SCHEDULES
+from tests.random_requests.provider import KEY, MODEL, Provider
 from tests.upkeep import run_due_jobs
 
 API = "/api/v1/"
@@ -46,7 +50,9 @@ RETAINED = (
 )  # fmt: skip
 PLANNED = ["chained", "fanned"]  # pipelines that a plan may use
 CALLING_OUT = {"agents-health", "provider-probes"}  # background tasks
-WHILE_SUSPENDED = {"work", "upkeep", "time_passes", "a_worker_dies", "redis_is_wiped", "agents_report"}
+WHILE_SUSPENDED = {
+    "work", "upkeep", "time_passes", "a_worker_dies", "redis_is_wiped", "redis_is_saved_or_restored", "agents_report",
+}  # fmt: skip
 
 #: What may happen at the same moment, with weights.
 DRAWN = {
@@ -68,6 +74,10 @@ class Sequence:
         self.log: list[str] = []
         self.accepted: list[AgentClient] = []
         self.batches: list[str] = []
+        self.provider = Provider(self.random)
+        self.sessions: dict[str, Any] = {}  # the role and the matter of each
+        self.strange_sessions: list[str] = []  # that runs about other matters were given
+        self.snapshot: dict[bytes, bytes] = {}  # of Redis
         self.texts = 0
         self.calm = self.suspended = False
         self.drawn: list[tuple[Any, ...]] | None = None  # requests that will be sent later
@@ -75,6 +85,8 @@ class Sequence:
         engine.serve(tenant, retry={"strategy": "fixed", "base_seconds": 60, "jitter": 0.0})
         for key, steps in PIPELINES.items():
             self.create("put", f"pipelines/{key}/", {"key": key, "name": key, "steps": steps})
+        self.create("post", "datasets/", {"name": "words", "fields": {"word": "string"},
+                                          "rows": [{"word": each} for each in ("one", "two", "three")]})  # fmt: skip
         self.create("post", "budgets/", {"name": "all", "cap": 1000, "period": "month"})
         for name, fields in SCHEDULES.items():
             hourly = {"name": name, "repeat": "repeating", "cron": "0 * * * *", "catch_up": {"up_to": 2}}
@@ -477,30 +489,53 @@ class Sequence:
 
     # Agents.
 
+    #: How agents answer, with weights.
+    ANSWERS: dict[str, int] = {
+        "result": 8, "accept": 3, "again": 2, "never": 2, "tool": 3, "limited": 1, "park": 3, "unknown": 1,
+    }  # fmt: skip
+
     def answer(self, request: AgentRequest) -> Any:
         how = (
-            "result"
-            if self.calm
-            else self.random.choices(
-                ("result", "accept", "again", "never", "tool", "limited"), (8, 3, 2, 2, 3, 1)
-            )[0]
+            "result" if self.calm else self.random.choices(list(self.ANSWERS), list(self.ANSWERS.values()))[0]
         )
         self.log.append(f"    {request.pipeline_step or 'work'} {request.activity_id}: {how}")
+        self.check_session(request)
         if how == "again":
             raise RetryableAgentError("not now", code="again")
         if how == "never":
             raise PermanentAgentError("no", code="never")
         if how == "limited":
             raise AgentRateLimited("too fast", retry_after=60)
+        if how == "park":
+            return Parked(
+                KEY, MODEL, {"prompt": request.name}, clock.now() + timedelta(hours=self.pick((0.1, 20)))
+            )
+        if how == "unknown":
+            raise SessionInvalid("no such conversation")
         agent = AgentClient(request)
+        session_id = request.session_id if self.maybe(0.8) else None
+        if session_id is None and self.maybe(0.6):
+            session_id = self.text().replace(" ", "-")
+            self.sessions[session_id] = self.matter_of(request)
         if how == "accept":
             self.accepted.append(agent)
-            return Accepted()
+            return Accepted(session_id)
         if how == "tool":
             self.use_a_tool(agent)
         return Completed(
-            Output(content=self.text(), data=self.data_of(request.pipeline_step, request.agent_role))
+            Output(content=self.text(), data=self.data_of(request.pipeline_step, request.agent_role)),
+            session_id=session_id,
         )
+
+    def check_session(self, request: AgentRequest) -> None:
+        """A run continues only a conversation of its role about the same matter. Noted, because an error would be taken for the agent's."""
+        if request.session_id is not None and self.sessions[request.session_id] != self.matter_of(request):
+            self.strange_sessions.append(request.session_id)
+
+    def matter_of(self, request: AgentRequest) -> Any:
+        with tenant_scope(self.tenant.pk):
+            activity = Activity.objects.get(pk=request.activity_id)
+        return request.agent_role, activity.mailbox_id or activity.deliverable_id
 
     def data_of(self, step: str | None, role: str = "") -> Any:
         if role == PLANNER:
@@ -553,6 +588,7 @@ class Sequence:
 
     def upkeep(self) -> None:
         run_due_jobs()
+        batching.make_due(self.tenant)
         self.run_background_tasks()
         relay.flush()
 
@@ -589,6 +625,40 @@ class Sequence:
         client().flushdb()
         rebuilding.rebuild()
         relay.release_and_acquire(Exchange())
+
+    def redis_is_saved_or_restored(self) -> None:
+        """Save a snapshot of Redis, or go back to an older one, as after a restart of a server that saves seldom."""
+        relay.flush()
+        if not self.snapshot or self.maybe():
+            self.snapshot = {key: client().dump(key) for key in client().scan_iter()}
+            return
+        client().flushdb()
+        for key, value in self.snapshot.items():
+            client().restore(key, 0, value)
+        self.snapshot = {}
+        configuration.forget()
+        self.mend_admission()
+
+    def mend_admission(self) -> None:
+        """Do what the leader does with admission until everything was seen twice, and check the result."""
+        audit = rebuilding.SlotAudit()
+        limits.refresh()
+        for _ in range(3):
+            release, again = audit.compare()
+            relay.publish(again)
+            relay.hand_over(release)
+            relay.flush()
+        recovery.offer_forgotten(limit=10_000)
+        relay.flush()
+        with system_scope():
+            due = Wake.objects.filter(state="pending", due_at=None)
+            waiting = recovery._claimable(due.values_list("activity_id", flat=True))
+            runs = set(rebuilding._live_runs().values_list("activity_id", "grant"))
+        slots = {
+            (slot.activity_id, slot.grant) for slot in scripts.audit(withdraw_orphans=False) if slot.started
+        }
+        assert slots == runs, (slots - runs, runs - slots)
+        assert not find_unknown([Offer.of(activity) for activity in waiting])
 
     def a_worker_dies(self) -> None:
         self.engine.replace_worker()
@@ -628,6 +698,7 @@ class Sequence:
         "a_message_is_sent": 3, "a_consumer_works": 2, "a_subagent_is_used": 1, "a_schedule_is_used": 2, "a_pause_begins_or_ends": 1,
         "a_role_changes": 2, "a_budget_changes": 2, "a_tenant_is_suspended": 1, "a_tenant_gets_a_cap": 1, "old_rows_are_deleted": 1,
         "agents_report": 5, "work": 10, "upkeep": 3, "time_passes": 3, "redis_is_wiped": 1, "a_worker_dies": 1,
+        "redis_is_saved_or_restored": 2,
         "several_act_at_once": 8,
     }  # fmt: skip
 
@@ -637,13 +708,25 @@ class Sequence:
             name = "the_tenant_is_active_again"
         self.log.append(name)
         getattr(self, name)()
+        self.check()
+
+    def check(self) -> None:
         broken = invariants.check()
         assert not broken, broken
+        assert not self.strange_sessions, self.strange_sessions
+        with tenant_scope(self.tenant.pk):
+            figures = DeliverablePeriod.objects.order_by("pk").values_list(
+                "pk", "status", "completed", "failed", "cancelled", "at_risk_reason"
+            )
+            counted = list(figures)
+            for pk, *_ in counted:
+                period_counts.recount(self.tenant.pk, pk)
+            assert counted == list(figures.all())
 
     def come_to_rest(self) -> None:
         """Lift all limits and pauses, let agents and people answer everything, and check that all work ends."""
         self.log.append("everything comes to rest")
-        self.calm = True
+        self.calm = self.provider.calm = True
         self.change_tenant(is_active=True, max_concurrency=None)
         schedules = [f"schedules/{row['id']}/" for row in self.list("schedules/")]
         for path in (

@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+from activities import provider_batches
+from activities.maintenance import recovery
+from agents.adapters import inline
+from agents.contracts import Parked
 from tenants.api import throttling
 from tenants.models import Tenant
 from tests.engine import Engine
@@ -35,9 +39,16 @@ def test_everything_comes_to_rest(
 ) -> None:
     settings.ORCHESTRATOR_MAILBOX_WINDOW_MS = 0
     settings.ORCHESTRATOR_UNDO_SECONDS = 30.0  # answers in the console are held
+    settings.ORCHESTRATOR_BATCH_AGE_SECONDS = settings.ORCHESTRATOR_REPUBLISH_SECONDS = 0
+    monkeypatch.setattr(recovery, "YOUNG_SECONDS", 0.0)
+    read_result = inline._read_result
+    monkeypatch.setattr(
+        inline, "_read_result", lambda each: each if isinstance(each, Parked) else read_result(each)
+    )
     monkeypatch.setattr(throttling.TenantThrottle, "allow_request", lambda self, request, view: True)
     tenant, engine = make_tenant(), Engine([*ROLES, PLANNER])
     sequence = Sequence(engine, tenant, lambda name: api("admin", tenant=tenant, person=name), seed)
+    monkeypatch.setattr(provider_batches, "client_for", lambda batch, role: sequence.provider)
     try:
         for _ in range(STEPS):
             sequence.step()
