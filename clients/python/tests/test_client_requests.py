@@ -350,7 +350,7 @@ def test_retry_after_may_be_a_date() -> None:
     assert 15 < server.pauses[0] <= 20
 
 
-@pytest.mark.parametrize("value", ["soon", "-3", "1e3", "²", ""])
+@pytest.mark.parametrize("value", ["soon", "-3", "1e3", "²", "", f"Mon, 01 Jan {10**20} 00:00:00 GMT"])
 def test_an_unreadable_retry_after_counts_as_none(value: str) -> None:
     headers = [(b"retry-after", value.encode())]
     server = Answering(httpx.Response(503, headers=headers), said(200, ACTIVITY))

@@ -288,7 +288,7 @@ def retry_after_of(response: httpx.Response) -> float | None:
         return float(value)
     try:
         moment = parsedate_to_datetime(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=timezone.utc)
