@@ -23,14 +23,12 @@ from django_filters.filterset import filterset_factory
 from django_filters.rest_framework import DjangoFilterBackend
 from django_filters.utils import translate_validation
 from django_filters.widgets import SuffixedMultiWidget
-from rest_framework.exceptions import ValidationError
 from rest_framework.filters import SearchFilter
 from rest_framework.request import Request
 
 from tenants.api import pagination
 from tenants.api.pagination import CURSOR, LIMIT
 from tenants.api.problems import FieldError, InvalidRequest, extend_path, flatten_errors
-from tenants.api.serializers import Moment
 
 SEARCH = "search"
 FORMAT = "format"
@@ -73,16 +71,13 @@ def restore_plus(moment: str) -> str:
     return _OFFSET_AFTER_SPACE.sub(r"\1+\2", moment)
 
 
-class _MomentField(forms.Field):
-    def to_python(self, value: Any) -> Any:
-        try:
-            return Moment().to_internal_value(restore_plus(value)) if value else None
-        except ValidationError as error:
-            raise forms.ValidationError(error.detail) from error
+class _MomentField(django_filters.fields.IsoDateTimeField):
+    def strptime(self, value: str, format: str) -> Any:
+        return super().strptime(restore_plus(value), format)
 
 
 class MomentFilter(django_filters.IsoDateTimeFilter):
-    """A filter with a time, which needs an offset as in a body. The + of its offset may be unencoded."""
+    """A filter with a time, in UTC if it says no offset. The + of an offset may be unencoded."""
 
     field_class = _MomentField
 

@@ -305,6 +305,7 @@ _WORDS = tuple(
         (r"(?:Enter|Must be) a valid UUID\.", "must be a UUID"),
         (r"(?:Enter a whole number|A valid integer is required)\.", "must be a whole number"),
         (r"(?:Enter a number|A valid number is required)\.", "must be a number"),
+        (r"Enter a valid date/time\.", "must be a time such as 2026-05-01T09:30:00Z"),
         (r"Not a valid string\.", "must be text"),
     )
 )

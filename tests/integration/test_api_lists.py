@@ -214,6 +214,8 @@ def test_filters_restrict_the_list(api, write):
     assert names(client.get(f"{NOTES}?name=b")) == ["b"]
     assert names(client.get(f"{NOTES}?priority=7")) == ["c"]
     assert names(client.get(f"{NOTES}?created_after=2026-01-01T12:00:01Z&ordering=name")) == ["b"]
+    # Without an offset it is UTC.
+    assert names(client.get(f"{NOTES}?created_after=2026-01-01T12:00:01&ordering=name")) == ["b"]
 
 
 def test_a_filter_of_several_values_means_any_of_them(api, write):

@@ -369,13 +369,12 @@ def test_a_missing_member_is_named_by_its_own_path(api: Any, tenant: Tenant, add
         ("post", "webhooks/", {"url": "https://1.1.1.1/x", "kinds": "x"}, {"kinds": "must be a list"}),
         (
             "get",
-            "pipeline-runs/?status=x&version=a&started_after=1&started_before=2026-05-01T09:30:00",
+            "pipeline-runs/?status=x&version=a&started_after=1",
             None,
             {
                 "version": "must be a whole number",
                 "status": "must be one of running, completed, failed, cancelled",
                 "started_after": "must be a time such as 2026-05-01T09:30:00Z",
-                "started_before": "must say its offset from UTC, as in 2026-05-01T09:30:00Z",
             },
         ),
         (
