@@ -236,6 +236,8 @@ def _of_servers(error: BaseException) -> Problem | None:
             return Problem(400, "validation_failed", "A value is out of range.")
         case IntegrityError() if isinstance(error.__cause__, psycopg.errors.UniqueViolation):
             return Problem(409, "conflict", "Somebody else made the same thing at the same time.")
+        case IntegrityError() if isinstance(error.__cause__, psycopg.errors.ForeignKeyViolation):
+            return Problem(409, "conflict", "Something that this belongs to was deleted at the same time.")
     return None
 
 

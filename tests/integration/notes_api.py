@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from typing import Any, ClassVar
+from uuid import uuid4
 
 import django_filters
 import psycopg
@@ -225,6 +226,8 @@ class CauseView(TenantView):
         if how == "range":
             Activity.objects.for_tenant(self.tenant_id).update(priority=99999)
         note = Activity(tenant_id=self.tenant_id, name="one", assignee_type="human", human_role="editor")
+        if how == "gone":
+            note.parent_id = uuid4()
         note.save(force_insert=True)
         note.save(force_insert=True)
         raise AssertionError("the second insert must fail")

@@ -114,6 +114,10 @@ def test_a_lost_race_for_a_unique_value_is_a_409(api):
     problem(api().get("/api/cause/twice/"), 409, "conflict")
 
 
+def test_a_row_that_was_deleted_before_another_could_refer_to_it_is_a_409(api):
+    problem(api().get("/api/cause/gone/"), 409, "conflict")
+
+
 def test_an_internal_error_discloses_nothing_and_is_logged(api, caplog):
     client = api()
     client.raise_request_exception = False
