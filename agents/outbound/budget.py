@@ -26,7 +26,7 @@ from agents.exceptions import AgentError, CallsAtLimit, PermanentAgentError, Ret
 from tenants.exceptions import LimiterUnavailable
 from tenants.limiter import Breaker, Places
 
-POLL_SECONDS = 0.1  # the average time until a place that another process released is noticed
+GATE_POLL_SECONDS = 0.1  # the average time until a place that another process released is noticed
 KEEP_SECONDS = 10.0  # how often a call renews its place
 ALL_PROCESSES = Places("calls", lease_seconds=60.0)
 _breaker = Breaker(seconds=5.0)
@@ -66,7 +66,7 @@ class Gate:
         try:
             if held is not None:
                 while not held.keep():
-                    time.sleep(min(self._seconds_left(patience), POLL_SECONDS * random.uniform(0.5, 1.5)))  # noqa: S311
+                    time.sleep(min(self._seconds_left(patience), GATE_POLL_SECONDS * random.uniform(0.5, 1.5)))  # noqa: S311
             yield held
         finally:
             if held is not None:
@@ -82,7 +82,7 @@ class Gate:
                 if self._inside < self.places:
                     self._inside += 1
                     return
-                self._changed.wait(min(seconds, POLL_SECONDS))
+                self._changed.wait(min(seconds, GATE_POLL_SECONDS))
 
     def _seconds_left(self, patience: Patience) -> float:
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from collections.abc import Iterator
 
 from tests.architecture import tree
 
@@ -61,6 +63,17 @@ def test_every_package_has_a_docstring() -> None:
     assert inner == set()
 
 
+def test_every_name_of_a_module_is_defined_once() -> None:
+    """The later value of a constant would also be used by the functions above it."""
+    twice = {
+        str(module): names
+        for module in tree.modules()
+        if (names := [name for name, times in Counter(_names_of(module)).items() if times > 1])
+    }
+
+    assert twice == {}
+
+
 def test_tasks_are_one_call_long_and_named() -> None:
     tasks = [
         (module, function)
@@ -78,6 +91,15 @@ def test_tasks_are_one_call_long_and_named() -> None:
     assert [
         function.name for _, function in tasks if "name=" not in ast.unparse(function.decorator_list[0])
     ] == []
+
+
+def _names_of(module: tree.Module) -> Iterator[str]:
+    for node in module.syntax.body:
+        match node:
+            case ast.Assign(targets=targets):
+                yield from (target.id for target in targets if isinstance(target, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
 
 
 def _statements_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:

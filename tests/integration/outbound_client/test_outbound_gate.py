@@ -226,7 +226,6 @@ def test_waiting_counts_towards_the_deadline_and_uses_no_attempt(serve: Serve) -
 
 
 def test_a_cancelled_run_stops_waiting_for_a_place(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agents.outbound.budget.POLL_SECONDS", 0.01)
     monkeypatch.setattr(budget, "POLL_SECONDS", 0.01)
     gate = GatedServer()
     server = serve(gate)
