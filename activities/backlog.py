@@ -42,8 +42,7 @@ from tenants.context import APP, SYSTEM
 from tenants.identifiers import uuid7
 from tenants.sql import Statement, lock_name
 from tenants.wording import describe_count
-
-from . import relay, transitions
+from activities import relay, transitions
 
 CACHE_SECONDS = 2.0
 FAR_SECONDS = 30.0  # while less than half of the limit waits, so that submissions need no query

@@ -35,8 +35,7 @@ from tenants.principals import Principal
 from tenants.sql import Statement
 from tenants.sweeps import TURN_SECONDS, Sweep
 from tenants.wording import describe_count
-
-from . import activity_tree, cancellation, reassignment, relay, rescheduling, states, transitions
+from activities import activity_tree, cancellation, reassignment, relay, rescheduling, states, transitions
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,7 @@ from activities.signals import activity_reopened
 from activities.states import EXPIRING, LIVE, LinkKind, Status
 from tenants import money
 from tenants.context import tenant_scope
-
-from . import activity_tree, backlog, dead_letter_records, outbox, relay, transitions
+from activities import activity_tree, backlog, dead_letter_records, outbox, relay, transitions
 
 EXPIRED = "expired"
 

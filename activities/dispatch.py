@@ -50,8 +50,7 @@ from agents.response_parser import InvalidAnswer
 from agents.routing import queue_of
 from tenants import clock, outages, request_context, tracing
 from tenants.context import tenant_scope
-
-from . import admission, leases, relay, transitions
+from activities import admission, leases, relay, transitions
 
 logger = logging.getLogger(__name__)
 

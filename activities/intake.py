@@ -16,8 +16,7 @@ from django.db import transaction
 from activities.admission import Closed, Exchange, limits
 from activities.leases import Lease
 from tenants.context import APP
-
-from . import leases, relay
+from activities import leases, relay
 
 logger = logging.getLogger(__name__)
 

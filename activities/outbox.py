@@ -34,8 +34,7 @@ from tenants import request_context, wire_json
 from tenants.context import APP, SYSTEM, system_scope
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
-
-from . import activity_tree, dead_letter_records, relay, transitions
+from activities import activity_tree, dead_letter_records, relay, transitions
 
 logger = logging.getLogger(__name__)
 

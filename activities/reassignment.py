@@ -24,8 +24,7 @@ from activities.states import LIVE, LinkKind, WakeReason
 from activities.submission import NewActivity, submit
 from tenants import clock
 from tenants.context import tenant_scope
-
-from . import activity_tree, cancellation, suspension, transitions
+from activities import activity_tree, cancellation, suspension, transitions
 
 TOOL = "reassign_task"
 

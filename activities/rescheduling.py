@@ -24,9 +24,8 @@ from activities.states import LinkKind, Status, WakeState
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import BudgetWait
-
-from . import activity_tree, budgets, relay, states, transitions
-from .outbox import LATER
+from activities import activity_tree, budgets, relay, states, transitions
+from activities.outbox import LATER
 
 VERB = "reschedule"
 #: The last event with one of these verbs decides whether a retry delay is in force: only a "release" with a delay sets one.

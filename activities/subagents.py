@@ -24,8 +24,7 @@ from agents.models import AgentSession
 from tenants import clock
 from tenants.identifiers import uuid7
 from tenants.models import UsageEntry
-
-from . import activity_tree, cancellation, outputs, sessions
+from activities import activity_tree, cancellation, outputs, sessions
 
 # Starting: creates the conversation and then the activity, in one transaction.
 #

@@ -28,8 +28,7 @@ from tenants.context import APP
 from tenants.current_tenant import required_tenant
 from tenants.identifiers import uuid7
 from tenants.sql import Array, JsonArray, Rows, Statement, load_parts
-
-from . import backlog, relay, states, transitions
+from activities import backlog, relay, states, transitions
 
 TRIES = 3  # An equal activity may end between the insert that it blocks and the query that looks for it.
 

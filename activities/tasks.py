@@ -22,9 +22,8 @@ from agents.routing import (
     notification_queue,
 )  # fmt: skip
 from tenants.retention import list_due_passes, purge_in_turns
-
-from . import background_tasks, budgets, bulk_jobs, dispatch
-from .background_tasks import BackgroundTask
+from activities import background_tasks, budgets, bulk_jobs, dispatch
+from activities.background_tasks import BackgroundTask
 
 
 @shared_task(name=RUN_TASK, ignore_result=True)

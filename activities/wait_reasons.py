@@ -33,10 +33,9 @@ from tenants.context import tenant_scope
 from tenants.models import BudgetWait
 from tenants.money import plain
 from tenants.sql import Statement
-
-from . import activity_tree, admission, budgets, selectors, transitions
-from .outbox import LATER
-from .selectors import PersonClaim
+from activities import activity_tree, admission, budgets, selectors, transitions
+from activities.outbox import LATER
+from activities.selectors import PersonClaim
 
 QUEUED = "It is ready and will start when its turn comes."
 REBUILT = "Admission is being rebuilt from the database; it will start when its turn comes."

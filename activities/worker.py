@@ -21,8 +21,7 @@ from agents.command_line import workspaces
 from tenants import row_security
 from tenants.context import system_scope
 from tenants.row_security import tenant_tables
-
-from . import intake, leases, relay
+from activities import intake, leases, relay
 
 logger = logging.getLogger(__name__)
 

@@ -39,8 +39,7 @@ from tenants.members import MembershipRefused
 from tenants.models import Role, Tenant
 from tenants.models.audit import BreakGlass
 from tenants.principals import Principal
-
-from .internal_api import Reply, call_api
+from console.internal_api import Reply, call_api
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User

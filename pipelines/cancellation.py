@@ -18,8 +18,7 @@ from activities.states import FINAL
 from pipelines.exceptions import NotFound, RunEnded
 from pipelines.models import PipelineRun, StepRun
 from tenants.context import tenant_scope
-
-from . import period_counts
+from pipelines import period_counts
 
 
 def cancel_run(tenant_id: UUID, run_id: UUID, *, actor: str, reason: str = "") -> PipelineRun:

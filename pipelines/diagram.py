@@ -21,19 +21,6 @@ from activities.states import STATUSES
 from pipelines.definition import PipelineDefinition, StepDefinition
 from pipelines.graph import Graph
 
-__all__ = (
-    "DARK",
-    "LIGHT",
-    "RULES",
-    "STATUS_STYLES",
-    "STYLE",
-    "TONES",
-    "Counts",
-    "States",
-    "StepPicture",
-    "draw",
-)
-
 
 def draw(
     definition: PipelineDefinition,

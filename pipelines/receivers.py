@@ -27,8 +27,7 @@ from pipelines.schedules import firing
 from tenants import owned_ids
 from tenants.models import PauseKind
 from tenants.signals import tenant_changed, work_resumed
-
-from . import deliverables, jobs, progression, references, versions
+from pipelines import deliverables, jobs, progression, references, versions
 
 
 def connect() -> None:

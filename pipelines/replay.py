@@ -27,8 +27,7 @@ from pipelines.models.run import RunState, StepReason
 from pipelines.versions import Compiled
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
-
-from . import progression, relatives, starting, versions
+from pipelines import progression, relatives, starting, versions
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,7 @@ from tenants import clock
 from tenants.context import APP, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.sql import Rows, Statement
-
-from . import parameters, progression, starting, subjects, versions
+from pipelines import parameters, progression, starting, subjects, versions
 
 _NEWEST_VERSION, _START_RUNS = (
     Statement.load(Path(__file__).parent / "sql", name) for name in ("newest_version", "start_runs")

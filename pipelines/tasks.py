@@ -9,8 +9,7 @@ from activities.background_tasks import BackgroundTask
 from agents.routing import DELIVERABLE_PERIODS, SCHEDULES, SYSTEM_QUEUE
 from pipelines.deliverables import monthly_job
 from pipelines.schedules import beat, firing, system_jobs
-
-from . import waiting_steps
+from pipelines import waiting_steps
 
 
 def _start_new_period(tenant: str) -> int:

@@ -31,8 +31,7 @@ from tenants import clock, outages, sweeps
 from tenants.context import tenant_scope
 from tenants.models import BudgetWait
 from tenants.sweeps import TURN_SECONDS, Sweep
-
-from . import inputs, progression, versions
+from pipelines import inputs, progression, versions
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,6 @@ from tenants.principals import Principal
 
 logger = logging.getLogger(__name__)
 
-__all__ = ("MemberAuthentication", "Principal", "TokenAuthentication")
-
 #: Headers in which clients of other systems name their tenant.
 TENANT_HEADERS = ("X-Tenant", "X-Tenant-Id", "X-Organization-Id", "X-Account-Id")
 

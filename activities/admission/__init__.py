@@ -9,7 +9,3 @@ grants nothing until then.
 
 from activities.admission.exchange import CLAIM_SECONDS, Exchange, Grant, exchange
 from activities.admission.scripts import Closed, PassedSlot, accept, audit, inspect, start
-
-__all__ = (
-    "CLAIM_SECONDS", "Closed", "Exchange", "Grant", "PassedSlot", "accept", "audit", "exchange", "inspect", "start",
-)  # fmt: skip

@@ -28,8 +28,7 @@ from tenants.api.views import ListResource, describe_resource
 from tenants.context import APP
 from tenants.exceptions import PreconditionFailed
 from tenants.models import Role
-
-from .activities import InboxFilter
+from activities.api.activities import InboxFilter
 
 MOST_AT_ONCE = 500
 FINAL = frozenset({AlreadyDecided.code, NotFound.code})  # of the locked items of one call

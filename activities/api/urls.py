@@ -12,10 +12,9 @@ from activities.api.inbox import InboxViewSet
 from activities.api.operations import RunNow
 from activities.api.subagents import SubagentTranscript, SubagentViewSet
 from activities.api.webhooks import WebhookViewSet
-
-from . import activities, mailboxes, queues, run_callbacks
-from .dead_letters import DeadLetterGroups
-from .webhooks import WebhookDeliveries, WebhookRedelivery
+from activities.api import activities, mailboxes, queues, run_callbacks
+from activities.api.dead_letters import DeadLetterGroups
+from activities.api.webhooks import WebhookDeliveries, WebhookRedelivery
 
 router = SimpleRouter(use_regex_path=False)
 router.register("activities", ActivityViewSet, basename="activity")

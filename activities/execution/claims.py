@@ -32,8 +32,7 @@ from agents.skills import Knowledge
 from tenants import clock, tracing
 from tenants.context import tenant_scope
 from tenants.sql import Rows
-
-from . import results
+from activities.execution import results
 
 logger = logging.getLogger(__name__)
 

@@ -24,9 +24,8 @@ from activities.submission import NewActivity, reserving
 from agents import configuration
 from agents.exceptions import AgentError
 from tenants.identifiers import uuid7
-
-from . import claims, results
-from .claims import ClaimedRun, Claims
+from activities.execution import claims, results
+from activities.execution.claims import ClaimedRun, Claims
 
 #: Set while other work waits, according to the last answer of admission. Then no step follows immediately.
 OTHERS_WAIT = threading.Event()

@@ -22,8 +22,7 @@ from agents.contracts import AgentRequest
 from agents.exceptions import PermanentAgentError
 from agents.governor import providers
 from agents.skills import Knowledge, is_local
-
-from . import prompt
+from activities.execution import prompt
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from activities.exceptions import ActivityError
 from activities.run_tokens import RunToken
 from agents.contracts import ToolAnswer, ToolCall, Usage
 from agents.tools import DEFINITIONS
-
-from . import agent_tools, reports
+from activities.execution import agent_tools, reports
 
 _NAMES = frozenset(definition.name for definition in DEFINITIONS)
 

@@ -27,8 +27,7 @@ from activities.suspension import BY_DEADLINE
 from tenants import clock, outages, sweeps
 from tenants.context import tenant_scope
 from tenants.sweeps import Sweep
-
-from . import approvals, decisions
+from activities.human_tasks import approvals, decisions
 
 logger = logging.getLogger(__name__)
 

@@ -29,8 +29,7 @@ from activities.states import LinkKind, Status
 from activities.submission import child_of, submit
 from activities.suspension import obsolete
 from tenants.context import tenant_scope
-
-from . import approvals, revisions
+from activities.human_tasks import approvals, revisions
 
 # Deciding: one decision closes an item and everything that depends on it, in one transaction.
 #

@@ -15,8 +15,7 @@ from activities.states import LinkKind, Status, WakeReason
 from activities.submission import NewActivity, child_of, submit
 from tenants import clock
 from tenants.wording import describe_count
-
-from . import approvals
+from activities.human_tasks import approvals
 
 SUFFIX = " (revision)"
 

@@ -19,19 +19,6 @@ from activities.maintenance.leader import Leader, LeadLost, confirm
 from activities.maintenance.scheduler import Scheduler
 from activities.maintenance.system_jobs import TICK, SystemJob, register, table
 
-__all__ = (
-    "TICK",
-    "LeadLost",
-    "Leader",
-    "Scheduler",
-    "SystemJob",
-    "begin",
-    "confirm",
-    "end",
-    "register",
-    "table",
-)
-
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 1.0  # how long an ending process waits until its lease is released

@@ -37,8 +37,7 @@ from tenants import outages, sweeps
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.sql import Statement
 from tenants.sweeps import PAGE, Read, Sweep
-
-from . import counters
+from activities.maintenance import counters
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,7 @@ from activities.maintenance import leader
 from tenants import channels
 from tenants import retention as tenant_retention
 from tenants.events import log
-
-from . import counters, platform_checks, recovery, retention
+from activities.maintenance import counters, platform_checks, recovery, retention
 
 logger = logging.getLogger(__name__)
 

@@ -33,9 +33,8 @@ from agents.exceptions import ConfigurationError
 from tenants import outages
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.sql import Statement
-
-from . import backends
-from .backends import DeliveryProblem, Message, NotDelivered, Refused, Unclear
+from activities.notifications import backends
+from activities.notifications.backends import DeliveryProblem, Message, NotDelivered, Refused, Unclear
 
 # Many slow calls at once: the caller's thread claims deliveries and records outcomes, and a pool of threads calls the receivers.
 #

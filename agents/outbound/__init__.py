@@ -12,19 +12,3 @@ from agents.outbound.client import (
 )
 from agents.outbound.policy import DATA_SOURCES, NOTIFICATIONS, WEBHOOKS
 from agents.outbound.urls import read as read_url
-
-__all__ = [
-    "DATA_SOURCES",
-    "NOTIFICATIONS",
-    "WEBHOOKS",
-    "OutboundResponse",
-    "call_budget",
-    "check_url",
-    "client_for_vendor",
-    "close_connections",
-    "get_guarded_transport",
-    "plain_errors",
-    "read_url",
-    "send",
-    "too_large",
-]

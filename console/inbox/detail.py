@@ -47,8 +47,7 @@ from console.labels import (
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
 from tenants.principals import Principal
-
-from .snooze import snooze_times
+from console.inbox.snooze import snooze_times
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,7 @@ from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
 from tenants.principals import Principal
-
-from .snooze import is_snoozed, snooze_times
+from console.inbox.snooze import is_snoozed, snooze_times
 
 PAGE = 50
 

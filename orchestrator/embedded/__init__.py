@@ -9,16 +9,3 @@ from orchestrator.embedded.errors import EmbeddedError
 from orchestrator.embedded.home import SERVICES, Endpoints, ServiceHome
 from orchestrator.embedded.lifecycle import ServerStatus, find, start, status, stop
 from orchestrator.embedded.valkey import url_for as redis_url_for
-
-__all__ = [
-    "SERVICES",
-    "EmbeddedError",
-    "Endpoints",
-    "ServerStatus",
-    "ServiceHome",
-    "find",
-    "redis_url_for",
-    "start",
-    "status",
-    "stop",
-]

@@ -6,12 +6,3 @@ with `python -m orchestrator.processes NAME`. Nothing here imports Django.
 
 from orchestrator.processes.specs import ProcessSpec, standard_processes, system_worker
 from orchestrator.processes.supervisor import EndedProcess, Supervisor, SupervisorError
-
-__all__ = [
-    "EndedProcess",
-    "ProcessSpec",
-    "Supervisor",
-    "SupervisorError",
-    "standard_processes",
-    "system_worker",
-]

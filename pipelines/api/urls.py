@@ -8,9 +8,8 @@ from pipelines.api.pipelines import PipelineViewSet, TemplateViewSet
 from pipelines.api.runs import PipelineRunViewSet, RunPicture
 from pipelines.api.schedules import SchedulePreview, ScheduleViewSet, UnsavedPreview
 from pipelines.api.usage import UsageReport
-
-from .datasets import DatasetRows
-from .runs import RunReplay, RunsInBulk
+from pipelines.api.datasets import DatasetRows
+from pipelines.api.runs import RunReplay, RunsInBulk
 
 router = SimpleRouter(use_regex_path=False)
 router.register("datasets", DatasetViewSet, basename="dataset")

@@ -5,8 +5,13 @@ rows         adds, changes, replaces and removes rows in PostgreSQL or Redis; a 
 validation   checks rows against their table
 """
 
-from pipelines.datasets.validation import BadUpload, read_csv, read_json
-
-from .declaration import Declaration, change, create, delete, error_of_location, schedules_reading
-from .rows import FillResult, fill, number_of_rows, refuse_not_listed, remove
-from .validation import RowsInvalid, Upload, check_fields
+from pipelines.datasets.declaration import (
+    Declaration,
+    change,
+    create,
+    delete,
+    error_of_location,
+    schedules_reading,
+)
+from pipelines.datasets.rows import FillResult, fill, number_of_rows, refuse_not_listed, remove
+from pipelines.datasets.validation import BadUpload, RowsInvalid, Upload, check_fields, read_csv, read_json

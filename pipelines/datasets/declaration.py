@@ -32,9 +32,8 @@ from pipelines.exceptions import AlreadyExists, PipelineError
 from pipelines.models import Dataset, DatasetRow, Schedule
 from pipelines.tables import fetched
 from tenants.context import tenant_scope
-
-from .rows import BATCH, lock_dataset, put, raise_version, rows_of
-from .validation import Upload, validate_rows
+from pipelines.datasets.rows import BATCH, lock_dataset, put, raise_version, rows_of
+from pipelines.datasets.validation import Upload, validate_rows
 
 MOST_NAMED = 10  # schedules that a refusal lists
 LONGEST_LOCATION = 500

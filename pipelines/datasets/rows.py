@@ -24,8 +24,7 @@ from pipelines.models import Dataset, DatasetRow
 from pipelines.tables import fetched
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
-
-from .validation import Row, Upload, key_of, refuse_too_many, validate_rows
+from pipelines.datasets.validation import Row, Upload, key_of, refuse_too_many, validate_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,7 @@ from pipelines.models.run import RunState
 from pipelines.submission import reserved_errors
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
-
-from .planning import (
+from pipelines.deliverables.planning import (
     accept_plan,
     ask_again,
     errors_of_plan,
@@ -41,8 +40,8 @@ from .planning import (
     follow_planner,
     planner_changed,
 )
-from .plans import PlanInvalid
-from .starting import cancel_period, start_new_periods, start_period
+from pipelines.deliverables.plans import PlanInvalid
+from pipelines.deliverables.starting import cancel_period, start_new_periods, start_period
 
 
 def create(tenant_id: UUID, values: Mapping[str, Any]) -> tuple[Deliverable, bool]:

@@ -28,7 +28,3 @@ numbers. `and` and `or` evaluate their right side only if the left side does not
 
 from pipelines.expressions.evaluation import Kind, Reads, check, condition, evaluate, items, reads
 from pipelines.expressions.syntax import LONGEST, MOST_TOKENS, ExpressionError, tokens_of
-
-__all__ = (
-    "LONGEST", "MOST_TOKENS", "ExpressionError", "Kind", "Reads", "check", "condition", "evaluate", "items", "reads", "tokens_of",
-)  # fmt: skip

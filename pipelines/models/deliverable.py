@@ -13,8 +13,7 @@ from django.db.models.functions import Now
 
 from tenants import clock
 from tenants.models import TenantOwned, index, unique
-
-from .pipeline import key_validator
+from pipelines.models.pipeline import key_validator
 
 
 @dataclass(frozen=True, slots=True)

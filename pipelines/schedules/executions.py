@@ -25,8 +25,7 @@ from pipelines.models.schedule import ExecutionStatus, FiringState, JobState
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.current_tenant import current_tenant
-
-from . import expansion
+from pipelines.schedules import expansion
 
 logger = logging.getLogger(__name__)
 

@@ -27,8 +27,7 @@ from pipelines.definition.errors import InputError, at, quote_value
 from pipelines.exceptions import PipelineError
 from pipelines.models import ActivityTemplate, Dataset, PipelineVersion, Schedule
 from tenants.context import tenant_scope
-
-from . import editing
+from pipelines.schedules import editing
 
 AGENT = ("role", "name", "description", "adapter", "endpoint", "model", "input_schema")
 DATASET = ("name", "fields", "rows", "description")

@@ -26,8 +26,7 @@ from pipelines.timing import INSTANT, Timing
 from tenants import clock, pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Tenant
-
-from . import editing, expansion
+from pipelines.schedules import editing, expansion
 
 MOST = 100  # times that may be requested
 USUAL = 5

@@ -25,10 +25,7 @@ Without a `start_at` they count from the beginning of 1970 in UTC. They are mult
 after the year 2199.
 """
 
-from pipelines.timing.nominal import times
-from pipelines.timing.parsing import in_words
-
-from .nominal import (
+from pipelines.timing.nominal import (
     DEFAULT_TIMEZONE,
     INSTANT,
     CatchUp,
@@ -40,24 +37,6 @@ from .nominal import (
     find_missed,
     jitter,
     latest,
+    times,
 )
-from .parsing import TimingError, errors, read
-
-__all__ = (
-    "DEFAULT_TIMEZONE",
-    "INSTANT",
-    "CatchUp",
-    "DstFold",
-    "DstGap",
-    "MissedTimes",
-    "Repeat",
-    "Timing",
-    "TimingError",
-    "errors",
-    "find_missed",
-    "in_words",
-    "jitter",
-    "latest",
-    "read",
-    "times",
-)
+from pipelines.timing.parsing import TimingError, errors, in_words, read

@@ -17,9 +17,8 @@ from pipelines.definition.errors import DefinitionError, Errors, InputError, quo
 from pipelines.definition.reading import JsonCopier, Reader
 from pipelines.timing.cron import LONGEST, CronError, cron_of
 from pipelines.timing.nominal import times
+from pipelines.timing.nominal import DEFAULT_TIMEZONE, EARLIEST, LATEST, DstFold, DstGap, Repeat, Timing
 from tenants.time_zones import LONGEST_ZONE, error_of_zone
-
-from .nominal import DEFAULT_TIMEZONE, EARLIEST, LATEST, DstFold, DstGap, Repeat, Timing
 
 SHORTEST_INTERVAL = 1_000  # ms
 LONGEST_INTERVAL = 10 * 366 * 86_400_000  # ms
