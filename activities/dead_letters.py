@@ -109,9 +109,6 @@ def portions(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
         yield ids[start : start + AT_ONCE]
 
 
-# Grouping and counting.
-
-
 def groups(rows: QuerySet[Any]) -> QuerySet[Any]:
     """Group similar dead letters. Each row has `count`, the number of `open` ones, first and last time, and the newest id as `example`.
 

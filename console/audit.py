@@ -91,9 +91,6 @@ def _query_of(request: HttpRequest, *, before: str) -> str:
     return urlencode({name: word for name, word in words.items() if word})
 
 
-# The entries.
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """A changed field, with its JSON before and after."""

@@ -164,9 +164,6 @@ def words_of(state: str) -> str:
     return _WORDS.get(str(state), str(state).replace("_", " "))
 
 
-# Durations in words.
-
-
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 

@@ -379,9 +379,6 @@ class StartForm(ApiForm):
         super().blame(replace(reply, errors=errors))
 
 
-# Pipelines with their versions.
-
-
 def find_version(tenant_id: UUID, key: str, number: int | None = None) -> tuple[Any, PipelineVersion]:
     """Return a pipeline and its latest version, or the one with this number. Raises `Http404`. In the caller's `tenant_scope`."""
     pipeline = _with_pauses(tenant_id).filter(key=key.replace("\x00", "")).first_or_raise(Http404())

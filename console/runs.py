@@ -194,9 +194,6 @@ def _lines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\x00", "")
 
 
-# The page of one run.
-
-
 MOST_BRANCHES = 50  # listed for a step
 MOST_REPLAYS = 20
 MOST_EVENTS = 2_000  # the newest, from which the chart is drawn

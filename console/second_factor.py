@@ -400,9 +400,6 @@ def _open_secret(factor: SecondFactor) -> tuple[bytes, tuple[str, ...]]:
     return base64.b32decode(fields["secret"]), tuple(fields["codes"].split())
 
 
-# The page.
-
-
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def page(request: HttpRequest) -> HttpResponse:

@@ -301,9 +301,6 @@ def tabs(here: str) -> list[tuple[str, str, str, bool]]:
     return own + [(each.words, "settings_collection", key, here == key) for key, each in listed]
 
 
-# The members of a tenant.
-
-
 class RoleForm(forms.Form):
     role = forms.ChoiceField(choices=[(role.value, role.label) for role in Role])
     human_roles = NamesField(required=False, max_length=500)

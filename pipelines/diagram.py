@@ -227,9 +227,6 @@ def style_of(picture: StepPicture) -> tuple[str, str, str]:
     )
 
 
-# The lines of a picture.
-
-
 MOST_LINKS = 8_000  # that are drawn; more would be unreadable, and many megabytes
 
 

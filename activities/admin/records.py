@@ -233,9 +233,6 @@ class SystemJobAdmin(RecordAdmin):
         return badge(state, "" if state == "ok" else "danger")
 
 
-# Bulk jobs.
-
-
 @admin.register(BulkJob)
 class BulkJobAdmin(RecordAdmin):
     list_display = (
@@ -257,9 +254,6 @@ class BulkJobAdmin(RecordAdmin):
 class BulkItemAdmin(RecordAdmin):
     list_display = ("activity_id", "job", "tenant", "state", "ended_at", "error")
     list_filter = ("state",)
-
-
-# Batches of model providers and their items.
 
 
 PROVIDER = column_of("provider", "Provider", lambda row, provider: provider_batches.provider_name(provider))
@@ -285,9 +279,6 @@ class BatchItemAdmin(PartAdmin):
     place = PROVIDER
     situation = badge_of("state", "State")
     batch_link = link_of("batch_id", ProviderBatch, "Batch", text=lambda row: row.batch)
-
-
-# Mailboxes, their items and batches, and subagents.
 
 
 @admin.register(Mailbox)

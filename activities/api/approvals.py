@@ -37,8 +37,6 @@ from tenants.api.serializers import (
 from tenants.api.views import Resource, describe_resource
 from tenants.models import Role
 
-# Requests.
-
 DECISIONS = {"approved": "approve", "rejected": "reject"}
 
 
@@ -76,9 +74,6 @@ class ApprovalFilter(StrictFilterSet):
 def _item(**conditions: Any) -> QuerySet[Activity]:
     """Return a subquery for the activity of an approval of the outer query."""
     return Activity.objects.filter(tenant_id=OuterRef("tenant_id"), pk=OuterRef("pk"), **conditions)
-
-
-# Responses.
 
 
 ADDRESS = "/api/v1/approvals/"

@@ -49,8 +49,6 @@ from tenants.api.serializers import (
 from tenants.api.views import Resource, TenantView, TenantViewSet, describe_resource
 from tenants.models import Role
 
-# Requests.
-
 
 MOST_IDS = 1_000  # for more activities, use the other conditions of the filter
 
@@ -168,9 +166,6 @@ def _as_stored_value(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_stored_value(each) for each in value]
     return str(value) if isinstance(value, UUID | datetime) else value
-
-
-# Responses.
 
 
 JOBS = "/api/v1/bulk-jobs/"

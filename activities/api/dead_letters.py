@@ -43,8 +43,6 @@ from tenants.api.serializers import (
 from tenants.api.views import Resource, TenantView, describe_resource
 from tenants.models import Role
 
-# Requests to replay or to dismiss dead letters.
-
 MOST_AT_ONCE = 10_000
 FASTEST = 1_000  # a second; more would be the same as no limit
 
@@ -102,9 +100,6 @@ class DismissalSerializer(ChosenSerializer):
     reason = Text(max_length=2_000)
 
 
-# Filters for dead letters, in the query string and in a request body.
-
-
 class DeadLetterFilter(StrictFilterSet):
     kind = django_filters.ChoiceFilter(choices=LetterKind.choices, method="of_kind")
     agent_role = RoleFilter()
@@ -119,9 +114,6 @@ class DeadLetterFilter(StrictFilterSet):
 
     def of_kind(self, rows: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
         return rows.filter(activity_id__isnull=value == LetterKind.MAILBOX_ITEM)
-
-
-# Responses.
 
 
 class DeadLetterSerializer(ResponseSerializer):
@@ -273,9 +265,6 @@ def _why_not_replayed(letter: DeadLetter) -> TransitionRefused:
         sentence = f"its activity is now {status}"
     text = f"This dead letter was already {letter.state}{actor}; {sentence}."
     return TransitionRefused(letter.activity_id or letter.pk, "retry", status, text)
-
-
-# Dead letters grouped by fingerprint, each group with its newest letter as an example.
 
 
 class ExampleSerializer(ResponseSerializer):

@@ -45,8 +45,6 @@ from tenants.api.serializers import (
 )
 from tenants.api.views import TenantView
 
-# Requests.
-
 
 LONGEST_LEASE = 86_400  # seconds
 LONGEST_WINDOW = 1_000  # milliseconds; the request waits as long
@@ -182,9 +180,6 @@ class BeatSerializer(StrictSerializer):
     lease_seconds = Number(
         min_value=0.1, max_value=LONGEST_LEASE, help_text="Seconds from now. Default: 300.", **OPTIONAL
     )
-
-
-# Responses.
 
 
 class MailboxSerializer(serializers.Serializer[Any]):

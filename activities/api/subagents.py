@@ -45,8 +45,6 @@ from tenants.api.views import Resource, TenantView, describe_resource
 from tenants.context import tenant_scope
 from tenants.models import Role
 
-# Requests.
-
 
 LONGEST_PROMPT = 200_000
 MOST_TURNS = 200

@@ -201,9 +201,6 @@ class WebhookViewSet(VersionedResource):
         log.number_unread(self.tenant_id)
 
 
-# The deliveries of a webhook.
-
-
 class WebhookDeliveryFilter(StrictFilterSet):
     state = django_filters.MultipleChoiceFilter(choices=WebhookDeliveryState.choices)
     event = WholeNumberFilter(field_name="event_number", min_value=1, max_value=2**63 - 1)

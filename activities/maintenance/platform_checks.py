@@ -40,8 +40,6 @@ from tenants.sql import Statement
 
 logger = logging.getLogger(__name__)
 
-# The checks. They only read.
-
 
 _OLD = Statement.load(Path(__file__).resolve().parent.parent / "sql" / "conditions", "old_queues")
 

@@ -54,8 +54,6 @@ from tenants.api.views import TenantView, TenantViewSet, VersionedResource, desc
 from tenants.exceptions import TenantError
 from tenants.models import Role
 
-# An agent of the registry and its deployments, as platform admins send them.
-
 
 class SharedOptionsSerializer(serializers.Serializer[Any]):
     """The options that do not depend on the adapter. Each adapter reads further ones."""
@@ -173,9 +171,6 @@ def defaults() -> dict[str, Any]:
 
 #: The members that are stored in columns of the same name. Credentials are encrypted instead.
 PLAIN: tuple[str, ...] = tuple(str(name) for name in AgentChangeSerializer._declared_fields if name != "auth")
-
-
-# A role of the registry, as tenants and as platform admins see it.
 
 
 class AgentSerializer(ResponseSerializer):

@@ -33,8 +33,6 @@ from tenants.admin.bases import (
     link_to,
 )
 
-# The form of a deliverable.
-
 
 class DeliverableForm(SeenForm):
     def clean_pipelines(self) -> list[str]:
@@ -119,9 +117,6 @@ class DeliverableAdmin(ActionsAdmin, UndeletableAdmin):
         else:
             deliverable, _ = deliverables.create(obj.tenant_id, {"key": obj.key, **values})
             self.show_saved(obj, deliverable.pk)
-
-
-# Periods, each with its runs.
 
 
 class RunInline(ShownInline):

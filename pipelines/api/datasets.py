@@ -55,9 +55,6 @@ class LargeBodies:
         return most_values()
 
 
-# Requests.
-
-
 @extend_schema_field(
     {
         "type": "object",
@@ -139,9 +136,6 @@ class FileSerializer(serializers.Serializer[Any]):
     """A file of rows: .csv or .json."""
 
     file = serializers.FileField()
-
-
-# Responses.
 
 
 DATASETS = "/api/v1/datasets/"
@@ -347,9 +341,6 @@ def _within(raw: bytes, limit: int) -> bytes:
     if len(raw) > limit:
         raise BodyTooLarge(f"The body may have at most {limit} bytes.")
     return raw
-
-
-# The rows of a dataset.
 
 
 REPLACE = "replace"

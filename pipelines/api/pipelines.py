@@ -240,9 +240,6 @@ def _explain_other_key(key: str) -> str:
     return f"is not {key!r}, the key in the address"
 
 
-# Activity templates, which several pipelines share.
-
-
 LONGEST_DESCRIPTION = 20_000
 
 

@@ -325,9 +325,6 @@ class RunPicture(TenantView):
         return HttpResponse(drawn, content_type=SVG, headers=policy)
 
 
-# Replaying an ended run from one of its steps.
-
-
 class RunReplaySerializer(StrictSerializer):
     """The step to begin with, and optionally another input."""
 
@@ -369,9 +366,6 @@ class RunReplay(DigestEtag, OfOneRow):
         return Response(
             show_run(self.tenant_id, run.pk), status=201, headers={"Location": f"{RUNS}{run.pk}/"}
         )
-
-
-# Many runs at once.
 
 
 MOST_AT_ONCE = 50

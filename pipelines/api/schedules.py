@@ -49,8 +49,6 @@ from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role
 from tenants.wire_json import moment_of
 
-# Schedules in requests and answers.
-
 
 CATCH_UP = {
     "oneOf": [

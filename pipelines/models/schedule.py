@@ -158,9 +158,6 @@ class Schedule(TenantOwned):
         return None if nominal is None else self.jitter(nominal)
 
 
-# One nominal time of a schedule, and its outcome.
-
-
 class FiringState(models.TextChoices):
     FIRED = "fired"  # it has an execution
     QUEUED = "queued"  # its execution waits for the one before
@@ -188,9 +185,6 @@ class Firing(TenantPart):
 
     def __str__(self) -> str:
         return f"{self.state} {self.nominal_at:%Y-%m-%d %H:%M}"
-
-
-# The execution of a firing.
 
 
 class ExecutionStatus(models.TextChoices):
@@ -253,9 +247,6 @@ class ScheduleExecution(TenantOwned):
 
     def __str__(self) -> str:
         return f"{self.schedule_name}: {self.status}"
-
-
-# One set of parameters of an execution, which is a job.
 
 
 class JobState(models.TextChoices):
