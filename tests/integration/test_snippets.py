@@ -108,7 +108,14 @@ def test_a_snippet_that_no_test_runs_passes_the_check_of_its_language(block: Blo
 
 
 def check_python(block: Block) -> None:
+    """Check that it can be parsed, and that each file named by a comment contains the lines below it."""
     ast.parse(block.text)
+    text = None
+    for line in block.text.splitlines():
+        if line.startswith("# ") and line.endswith(".py"):
+            text = (tree.ROOT / line.removeprefix("# ")).read_text(encoding="utf-8")
+        elif text is not None:
+            assert line.partition("  #")[0] in text, line
 
 
 def check_json(block: Block) -> None:
