@@ -11,7 +11,6 @@ from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
-from django.urls import reverse
 
 from activities.models import ActivityRun
 from activities.states import RunStatus
@@ -59,7 +58,7 @@ def _act(request: HttpRequest, visit: PageContext, role: str) -> HttpResponse:
     version = None if action == "check" else seen
     path = f"/agents/{role}/{place}/"
     visit.act("POST", path, version=version, changed=CHANGED)
-    return visit.redirect(reverse("console:agent", args=[role]), words)
+    return visit.redirect(words, "agent", role)
 
 
 @page("agents", act=_act)

@@ -9,7 +9,6 @@ from typing import Any
 
 from django.db.models import Count, Max, Min, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import reverse
 
 from activities import dead_letters
 from activities.models import DeadLetter
@@ -63,7 +62,7 @@ def _act(request: HttpRequest, visit: PageContext, fingerprint: str) -> dict[str
         words = f"{DONE[action]}: {answer['count']}{skipped}"
     else:
         raise Refused(NOT_OFFERED, status=400)
-    return visit.redirect(reverse("console:dead_letters_alike", args=[fingerprint]), words)
+    return visit.redirect(words, "dead_letters_alike", fingerprint)
 
 
 @page("dead_letters", act=_act)

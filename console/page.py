@@ -39,7 +39,7 @@ from tenants.members import MembershipRefused
 from tenants.models import Role, Tenant
 from tenants.models.audit import BreakGlass
 from tenants.principals import Principal
-from console.internal_api import Reply, call_api
+from console.internal_api import ApiForm, Reply, call_api
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User
@@ -79,7 +79,11 @@ class PageContext:
         return urlencode({"tenant": self.who.tenant})
 
     def render(self, template: str, context: dict[str, Any] | None = None, status: int = 200) -> HttpResponse:
-        """Render a page in the console's frame. After a refused POST it displays the refusal and has its status."""
+        """Render a page in the console's frame. After a refused POST it displays the refusal and has its status, and so it does with the
+        errors of a `form` that the API has refused."""
+        form = (context or {}).get("form")
+        if isinstance(form, ApiForm) and form.errors:
+            status = form.status
         framed = {
             "acting": self.who,
             "tenants": self.tenants,
@@ -92,19 +96,19 @@ class PageContext:
         }
         return render(self.request, template, framed, status=self.refusal.status if self.refusal else status)
 
-    def redirect(self, address: str, words: str) -> HttpResponse:
-        """Redirect to a page that displays the message of success."""
-        messages.success(self.request, words)
-        return HttpResponseRedirect(f"{address}?{self.query}")
+    def redirect(self, words: str, page: str, *place: Any) -> HttpResponse:
+        """Redirect to the console's page of this name and place, which displays the message of success, if there is one."""
+        if words:
+            messages.success(self.request, words)
+        return HttpResponseRedirect(f"{reverse(f'console:{page}', args=place)}?{self.query}")
 
-    def answer(self, reply: Reply, address: str, words: str) -> HttpResponse:
+    def answer(self, reply: Reply, words: str, page: str, *place: Any) -> HttpResponse:
         """Redirect to a page that displays `words`, or why the API refused. Raises `Http404` if the object does not exist."""
         if reply.status == HTTPStatus.NOT_FOUND:
             raise Http404
-        if reply.ok:
-            return self.redirect(address, words)
-        messages.error(self.request, reply.reason)
-        return HttpResponseRedirect(f"{address}?{self.query}")
+        if not reply.ok:
+            messages.error(self.request, reply.reason)
+        return self.redirect(words if reply.ok else "", page, *place)
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **options: Any) -> Reply:
         """Call the API as this person. See `call_api`."""

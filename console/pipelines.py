@@ -13,7 +13,6 @@ from uuid import UUID
 from django import forms
 from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils.safestring import SafeString, mark_safe
 
 from activities.states import BANDS
@@ -85,7 +84,7 @@ def _act(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
         words = f"Version {version_number} was restored as a new version"
     else:
         raise Refused(NOT_OFFERED, status=400)
-    return visit.redirect(reverse("console:pipeline", args=[key]), words)
+    return visit.redirect(words, "pipeline", key)
 
 
 @page("pipelines", act=_act)
@@ -143,10 +142,9 @@ def start(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
             form.status = HTTPStatus.CONFLICT
             form.add_error(None, CHANGED)
         elif reply := form.send(visit, "POST", f"/pipelines/{key}/runs/"):
-            address = reverse("console:run", args=[reply.data["id"]])
-            return visit.redirect(address, "The run has started.")
+            return visit.redirect("The run has started.", "run", reply.data["id"])
     context = {"form": form, "pipeline": pipeline, "version": version}
-    return visit.render("console/pipelines/start.html", context, form.status if form.errors else 200)
+    return visit.render("console/pipelines/start.html", context)
 
 
 class CopyForm(ApiForm):
@@ -175,10 +173,8 @@ def copy(request: HttpRequest, visit: PageContext, key: str) -> HttpResponse:
     form = CopyForm(request.POST or None, initial=initial)
     form.definition = version.definition
     if request.method == "POST" and form.send(visit, "POST", "/pipelines/"):
-        address = reverse("console:pipeline", args=[form.cleaned_data["key"]])
-        return visit.redirect(address, f"Created: {form.cleaned_data['name']}")
-    context = {"form": form, "pipeline": pipeline}
-    return visit.render("console/pipelines/copy.html", context, form.status if form.errors else 200)
+        return visit.redirect(f"Created: {form.cleaned_data['name']}", "pipeline", form.cleaned_data["key"])
+    return visit.render("console/pipelines/copy.html", {"form": form, "pipeline": pipeline})
 
 
 # The form for a pipeline's parameters, built from its defaults and the input schemas of its agents.

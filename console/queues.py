@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import reverse
 
 from activities import backlog, selectors, wait_reasons
 from activities.models import TurnedAway
@@ -33,7 +32,7 @@ def _switch_tenant(request: HttpRequest, visit: PageContext) -> HttpResponse:
     if action not in ACTIONS:
         raise Refused(NOT_OFFERED, status=400)
     pausing.switch(visit.who, paused=action == "pause")
-    return visit.redirect(reverse("console:queues"), f"{ACTIONS[action]}: all work of {visit.who.tenant}")
+    return visit.redirect(f"{ACTIONS[action]}: all work of {visit.who.tenant}", "queues")
 
 
 @page("queues", act=_switch_tenant)
@@ -58,7 +57,7 @@ def _switch_role(request: HttpRequest, visit: PageContext, role: str) -> HttpRes
     path = f"/providers/{provider}/{action}/" if provider else f"/queues/{role}/{action}/"
     visit.act("POST", path)
     words = f"{ACTIONS[action]}: {provider or role}. This takes effect within two seconds"
-    return visit.redirect(reverse("console:queue", args=[role]), words)
+    return visit.redirect(words, "queue", role)
 
 
 @page("queues", act=_switch_role)

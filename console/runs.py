@@ -50,20 +50,19 @@ def _act_on_many(request: HttpRequest, visit: PageContext) -> HttpResponse:
     action = request.POST.get("action", "")
     if action not in ("cancel", "replay"):
         raise Http404
-    address = reverse("console:runs")
     if not run_ids:
-        return visit.redirect(address, "Select runs first.")
+        return visit.redirect("Select runs first.", "runs")
     body = {"action": action, "ids": [str(run_id) for run_id in run_ids]}
     reply = visit.call("POST", "/pipeline-runs/bulk/", body)
     if not reply.ok:
-        return visit.answer(reply, address, "")
+        return visit.answer(reply, "", "runs")
     reasons = Counter(skipped["message"] for skipped in reply.data["left_alone"])
     for reason, count in reasons.most_common(3):
         messages.error(request, f"{count} skipped: {reason}")
     done_count = len(reply.data["done"])
     verb = "cancelled" if action == "cancel" else "replayed from the failed step"
     words = f"{done_count} run{'' if done_count == 1 else 's'} {verb}."
-    return visit.redirect(address, words)
+    return visit.redirect(words, "runs")
 
 
 @page("runs", act=_act_on_many)
@@ -75,7 +74,7 @@ def list_runs(request: HttpRequest, visit: PageContext) -> HttpResponse:
 
 def _cancel(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpResponse:
     reply = visit.call("POST", f"/pipeline-runs/{run_id}/cancel/", {})
-    return visit.answer(reply, reverse("console:run", args=[run_id]), "The run was cancelled.")
+    return visit.answer(reply, "The run was cancelled.", "run", run_id)
 
 
 @page("runs", act=_cancel)
@@ -96,8 +95,7 @@ def _replay(request: HttpRequest, visit: PageContext, run_id: UUID) -> HttpRespo
         new_input = {"content": content or None, "data": _json(data)}
         body["input"] = {name: value for name, value in new_input.items() if value is not None}
     reply = visit.act("POST", f"/pipeline-runs/{run_id}/replay/", body)
-    address = reverse("console:run", args=[reply.data["id"]])
-    return visit.redirect(address, "The run is being replayed from this step.")
+    return visit.redirect("The run is being replayed from this step.", "run", reply.data["id"])
 
 
 @page("runs", act=_replay, least=Role.OPERATOR)

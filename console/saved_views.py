@@ -27,11 +27,11 @@ def _act(request: HttpRequest, visit: PageContext) -> HttpResponse:
             return _keep_view(request, visit)
         if action == "rename":
             view = saved_views.rename(visit.who, id_or_404(view_id), request.POST.get("name", ""))
-            return visit.redirect(reverse("console:saved_views"), f"Renamed to “{view.name}”.")
+            return visit.redirect(f"Renamed to “{view.name}”.", "saved_views")
         if action == "share":
             view = saved_views.share(visit.who, id_or_404(view_id))
             words = f"“{view.name}” is now shared with everybody in the tenant."
-            return visit.redirect(reverse("console:saved_views"), words)
+            return visit.redirect(words, "saved_views")
         if action == "delete":
             view = saved_views.delete(visit.who, id_or_404(view_id))
             return _redirect_to_view(

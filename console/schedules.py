@@ -16,7 +16,6 @@ from zoneinfo import ZoneInfo
 from django import forms
 from django.db.models import OuterRef, Q, Subquery, Sum
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import reverse
 
 from agents import configuration
 from console.internal_api import ApiForm, JsonField
@@ -87,7 +86,7 @@ def _act(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> Any:
         )
     else:
         raise Refused(NOT_OFFERED, status=400)
-    return visit.redirect(reverse("console:schedule", args=[schedule_id]), words)
+    return visit.redirect(words, "schedule", schedule_id)
 
 
 @page("schedules", act=_act)
@@ -117,8 +116,7 @@ def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The form of a new schedule. A POST creates or previews it."""
     form = _form_of(request, visit)
     if request.POST.get("action") == "save" and (reply := form.send(visit, "POST", "/schedules/")):
-        address = reverse("console:schedule", args=[reply.data["id"]])
-        return visit.redirect(address, f"Created: {reply.data['name']}")
+        return visit.redirect(f"Created: {reply.data['name']}", "schedule", reply.data["id"])
     return _show_form(request, visit, form, "edit")
 
 
@@ -130,7 +128,7 @@ def change(request: HttpRequest, visit: PageContext, schedule_id: UUID) -> HttpR
     if request.POST.get("action") == "save":
         seen = number_in(request.POST.get("version", ""))
         if form.send(visit, "PATCH", address, version=seen):
-            return visit.redirect(reverse("console:schedule", args=[schedule_id]), "Saved")
+            return visit.redirect("Saved", "schedule", schedule_id)
     return _show_form(request, visit, form, "edit", schedule_id=schedule_id)
 
 
@@ -152,7 +150,7 @@ def _show_form(
     if request.POST.get("action") == "look":
         context |= _preview_of(visit, form)
     context |= {"form": form, "zones": sorted(zone_names())}
-    return visit.render(f"console/schedules/{template}.html", context, form.status if form.errors else 200)
+    return visit.render(f"console/schedules/{template}.html", context)
 
 
 def _preview_of(visit: PageContext, form: ScheduleForm) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from uuid import UUID
 
 from django import forms
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import reverse
 from rest_framework import serializers
 
 from activities.api.alerts import ChangedChannelSerializer, NewChannelSerializer
@@ -53,7 +52,7 @@ def collection(request: HttpRequest, visit: PageContext, key: str) -> HttpRespon
     if request.method == "POST" and (created := form.send(visit, "POST", f"/{key}/")):
         if not (secret := created.data.get("secret") or ""):
             words = f"Created: {what.one} {_name_of(what, created.data)}"
-            return visit.redirect(reverse("console:settings_collection", args=[key]), words)
+            return visit.redirect(words, "settings_collection", key)
         form = what.new()
     listed = visit.read(f"/{key}/", limit=MOST_LISTED)
     with tenant_scope(visit.tenant_id):
@@ -67,8 +66,9 @@ def collection(request: HttpRequest, visit: PageContext, key: str) -> HttpRespon
         "secret": secret,
         "budgets": budgets,
     }
-    status = form.status if form.errors else 201 if secret else 200
-    return visit.render("console/settings/collection.html", {**context, "tabs": tabs(key)}, status)
+    return visit.render(
+        "console/settings/collection.html", {**context, "tabs": tabs(key)}, 201 if secret else 200
+    )
 
 
 def _act_on_item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> Any:
@@ -78,12 +78,12 @@ def _act_on_item(request: HttpRequest, visit: PageContext, key: str, item_id: UU
     if request.POST.get("action") == "save":
         form = what.changed(request.POST, present=present)
         if form.send(visit, "PUT", address, version=_version(request)):
-            return visit.redirect(_here(key, item_id), "Saved")
+            return visit.redirect("Saved", "settings_item", key, item_id)
         return form, ""
-    reply, words, onward = _act(request, visit, what, key, item_id)
+    reply, words, *place = _act(request, visit, what, key, item_id)
     secret = str(reply.data.get("secret") or "") if isinstance(reply.data, dict) else ""
     if not secret:
-        return visit.redirect(onward, words)
+        return visit.redirect(words, *place)
     return what.changed(present=present), secret
 
 
@@ -99,16 +99,15 @@ def item(request: HttpRequest, visit: PageContext, key: str, item_id: UUID) -> H
         "facts": [(head, present.get(member)) for head, member in what.columns], "name": _name_of(what, present),
         "version": present["version"], "log": log, "tabs": tabs(key),
     }  # fmt: skip
-    status = form.status if form.errors else 200
-    return visit.render("console/settings/item.html", context, status)
+    return visit.render("console/settings/item.html", context)
 
 
 def _act(
     request: HttpRequest, visit: PageContext, what: Collection, key: str, item_id: UUID
-) -> tuple[Reply, str, str]:
-    """Return the reply, the message and the address to redirect to. Raises `Refused`."""
+) -> tuple[Any, ...]:
+    """Return the reply, the message, and the page to redirect to, with its place. Raises `Refused`."""
     name, _, delivery = request.POST.get("action", "").partition(":")
-    address, here = f"/{key}/{item_id}/", _here(key, item_id)
+    address = f"/{key}/{item_id}/"
     action = next((each for each in what.actions if each.name == name), None)
     if action is not None:
         version = None if name == "test" else _version(request)
@@ -121,10 +120,10 @@ def _act(
     elif name == "remove":
         refuse_unsure(request)
         reply = visit.act("DELETE", address, version=_version(request))
-        words, here = f"Removed: the {what.one}", reverse("console:settings_collection", args=[key])
+        return reply, f"Removed: the {what.one}", "settings_collection", key
     else:
         raise Refused(NOT_OFFERED, status=400)
-    return reply, words, here
+    return reply, words, "settings_item", key, item_id
 
 
 def _find_collection(key: str) -> Collection:
@@ -143,10 +142,6 @@ def _cells(what: Collection, data: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def _name_of(what: Collection, data: Any) -> str:
     return str(data.get(what.columns[0][1]) or "")
-
-
-def _here(key: str, item_id: UUID) -> str:
-    return reverse("console:settings_item", args=[key, item_id])
 
 
 def _version(request: HttpRequest) -> int | None:
@@ -328,7 +323,7 @@ def _arrange_member(request: HttpRequest, visit: PageContext) -> str:
 
 
 def _act_on_members(request: HttpRequest, visit: PageContext) -> HttpResponse:
-    return visit.redirect(reverse("console:settings"), _arrange_member(request, visit))
+    return visit.redirect(_arrange_member(request, visit), "settings")
 
 
 @page("settings", act=_act_on_members, for_admins="Settings")
@@ -399,7 +394,7 @@ class TokenForm(forms.Form):
 def _act_on_tokens(request: HttpRequest, visit: PageContext) -> Any:
     """Create or revoke a token. Return the form with the new token, if any, or a redirect."""
     if request.POST.get("action") != "make":
-        return visit.redirect(reverse("console:settings_tokens"), _revoke(request, visit))
+        return visit.redirect(_revoke(request, visit), "settings_tokens")
     form = TokenForm(request.POST)
     return form, _make(visit, form) if form.is_valid() else None
 

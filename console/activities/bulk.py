@@ -50,7 +50,7 @@ def many(request: HttpRequest, visit: PageContext) -> HttpResponse:
     try:
         if request.method == "POST":
             started = start(visit.who, query, request.POST)
-            return redirect(f"{reverse('console:activities_bulk_job', args=[started.pk])}?{visit.query}")
+            return visit.redirect("", "activities_bulk_job", started.pk)
     except (BadBulkRequest, ActivityError, Refused) as refusal:
         error, status = str(refusal), refusal.status
     except QueryError:
@@ -75,9 +75,8 @@ def job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResponse:
 @page("activities", ACTING)
 def stop_job(request: HttpRequest, visit: PageContext, job_id: UUID) -> HttpResponse:
     """Stop a bulk job. Completed changes are kept."""
-    address = reverse("console:activities_bulk_job", args=[job_id])
     reply = visit.call("POST", f"/bulk-jobs/{job_id}/cancel/", {})
-    return visit.answer(reply, address, "The job was stopped.")
+    return visit.answer(reply, "The job was stopped.", "activities_bulk_job", job_id)
 
 
 def _redirect_to_error(visit: PageContext, query: str) -> HttpResponse:

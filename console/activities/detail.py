@@ -10,7 +10,6 @@ from typing import Any
 from uuid import UUID
 
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from activities import activity_tree, reassignment, run_logs, selectors, wait_reasons
@@ -64,8 +63,7 @@ def _act(request: HttpRequest, visit: PageContext, activity_id: UUID) -> HttpRes
         body |= read_assignee(sent)
     path = f"/activities/{activity_id}/{action}/"
     reply = visit.act("POST", path, body, version=version, changed=CHANGED)
-    address = reverse("console:activity", args=[reply.data["id"]])
-    return visit.redirect(address, DONE[action])
+    return visit.redirect(DONE[action], "activity", reply.data["id"])
 
 
 @page("activities", act=_act)

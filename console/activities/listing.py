@@ -11,7 +11,6 @@ from uuid import UUID
 from django import forms
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 
 from activities import selectors, wait_reasons
 from activities.models import Activity
@@ -59,10 +58,8 @@ def new(request: HttpRequest, visit: PageContext) -> HttpResponse:
     """The form of a new activity. A POST submits it."""
     form = NewActivityForm(request.POST or None)
     if request.method == "POST" and (reply := form.send(visit, "POST", "/activities/")):
-        address = reverse("console:activity", args=[reply.data["id"]])
-        return visit.redirect(address, "The activity was submitted.")
-    status = form.status if form.errors else 200
-    return visit.render("console/activities/new.html", {"form": form}, status)
+        return visit.redirect("The activity was submitted.", "activity", reply.data["id"])
+    return visit.render("console/activities/new.html", {"form": form})
 
 
 @dataclass(frozen=True, slots=True)
