@@ -201,7 +201,12 @@ def _read(tenant_id: UUID, role: str) -> RoleSettings:
             timeout_seconds=config.timeout_seconds
             or agent.timeout_seconds
             or _usual_timeout(adapter, platform),
-            retry={**_usual_retry(adapter), **platform.retry, **agent.retry, **config.retry},
+            retry={
+                **({"max_attempts": BATCH_ATTEMPTS} if adapter in BATCHES_OF else {}),
+                **platform.retry,
+                **agent.retry,
+                **config.retry,
+            },
             rate=config.rate,
             backlog={**agent.backlog, **config.backlog},
             enabled=agent.enabled and config.enabled,
@@ -294,10 +299,6 @@ def _nothing_own(tenant_id: UUID, role: str) -> AgentConfig:
 def _usual_timeout(adapter: str, platform: SchedulerSettings) -> int:
     """Return the timeout in seconds for a role that sets none. It is longer for a role whose work waits for batches."""
     return settings.ORCHESTRATOR_BATCH_TIMEOUT_SECONDS if adapter in BATCHES_OF else default_timeout(platform)
-
-
-def _usual_retry(adapter: str) -> Mapping[str, Any]:
-    return {"max_attempts": BATCH_ATTEMPTS} if adapter in BATCHES_OF else {}
 
 
 def _auth(agent: Agent, config: AgentConfig) -> Mapping[str, str]:

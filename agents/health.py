@@ -48,7 +48,7 @@ def probe_failing() -> int:
     """
     ends, probed = time.monotonic() + PROBING_SECONDS, 0
     try:
-        for provider in sorted(overview.failing(), key=_idle_seconds, reverse=True):
+        for provider in sorted(overview.failing(), key=lambda each: Governor(each.key, each.profile).status().idle_seconds, reverse=True):
             probed += _probe_provider(provider)
             if time.monotonic() >= ends:
                 break
@@ -56,10 +56,6 @@ def probe_failing() -> int:
     except (redis.RedisError, LimiterUnavailable) as error:
         logger.info("Probes skipped", extra={"action": "probes_left_out", "reason": type(error).__name__})
         return probed
-
-
-def _idle_seconds(provider: KnownProvider) -> float:
-    return Governor(provider.key, provider.profile).status().idle_seconds
 
 
 def _probe_provider(provider: KnownProvider) -> bool:

@@ -157,7 +157,8 @@ def _write(folder: Path, request: AgentRequest, knowledge: Knowledge) -> None:
         folder.parent.mkdir(mode=OWN_ONLY, parents=True, exist_ok=True)
         folder.mkdir(mode=OWN_ONLY)
         if knowledge.context:
-            (folder / "CONTEXT.md").write_text(_join_files(knowledge.context), encoding="utf-8")
+            sections = (f"# {file.name}\n\n{file.content.strip()}\n" for file in knowledge.context)
+            (folder / "CONTEXT.md").write_text("\n".join(sections), encoding="utf-8")
         manifest = orjson.dumps(request.skills.manifest, option=orjson.OPT_INDENT_2)
         (folder / "manifest.json").write_bytes(manifest)
         for skill in knowledge.skills:
@@ -169,10 +170,6 @@ def _write(folder: Path, request: AgentRequest, knowledge: Knowledge) -> None:
         raise InputUnavailable(
             f"The skills could not be written to files: {error.strerror}.", code="skills_unavailable"
         ) from error
-
-
-def _join_files(context: tuple[KnownSkill, ...]) -> str:
-    return "\n\n".join(f"# {file.name}\n\n{file.content.strip()}" for file in context) + "\n"
 
 
 def _home() -> Path:

@@ -12,6 +12,9 @@ from pipelines.schedules import beat, firing, system_jobs
 from pipelines import waiting_steps
 
 
+from . import waiting_steps
+
+
 def _start_new_period(tenant: str) -> int:
     return monthly_job.run(UUID(tenant))
 

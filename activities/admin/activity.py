@@ -54,10 +54,6 @@ def _approve(request: HttpRequest, row: Activity | Approval, notes: str, *, choi
     )
 
 
-def _reject(request: HttpRequest, row: Activity | Approval, notes: str) -> Any:
-    return decisions.reject(row.tenant_id, row.pk, actor=voter_of(request), notes=notes)
-
-
 def voter_of(request: HttpRequest) -> Voter:
     return Voter(actor_of(request), identity=identity_of(request))
 
@@ -106,7 +102,9 @@ REJECT = Action(
     icon="undo",
     variant=ActionVariant.WARNING,
     offered=is_offered("reject"),
-    do=_reject,
+    do=lambda request, row, notes: decisions.reject(
+        row.tenant_id, row.pk, actor=voter_of(request), notes=notes
+    ),
 )
 CANCEL = Action(
     "cancel",

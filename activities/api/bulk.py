@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
-from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiExample, extend_schema_field
 from rest_framework import serializers
 from rest_framework.decorators import action
@@ -324,12 +323,6 @@ class BulkItems(TenantViewSet):
     ordering = ("id",)
     scope = "activities"
 
-    def get_queryset(self) -> QuerySet[Any]:
-        rows = super().get_queryset()
-        return (
-            rows if getattr(self, "swagger_fake_view", False) else rows.filter(job_id=self.kwargs["job_id"])
-        )
-
     @operation(
         "The result for each activity of a bulk job",
         answer=BulkItemSerializer(many=True),
@@ -337,4 +330,4 @@ class BulkItems(TenantViewSet):
     )
     def list(self, request: Request, job_id: UUID) -> Response:
         bulk_jobs.refuse_unknown(self.tenant_id, job_id)
-        return self.answer_page(self.get_queryset(), BulkItemSerializer)
+        return self.answer_page(self.get_queryset().filter(job_id=job_id), BulkItemSerializer)

@@ -23,7 +23,7 @@ from django.db.models import Q
 
 from activities import activity_tree, reassignment, suspension
 from activities.decision_rules import GENERAL_ROLE, DecisionRules
-from activities.exceptions import ActivityError, KeyReused, QuotaExceeded, RunSuperseded, ToolRefused
+from activities.exceptions import KeyReused, QuotaExceeded, RunSuperseded, ToolRefused
 from activities.execution import reports
 from activities.human_tasks import approvals
 from activities.human_tasks.approvals import NewApproval
@@ -348,15 +348,11 @@ def receive_call(run: RunToken, tool: str, body: Any, *, key: str = "") -> Answe
         return _call_once(run, tool, body, key)
     except (ToolRefused, QuotaExceeded) as refusal:
         # Honest agents rarely see these. Many of them from one role suggest that the agent was hijacked.
+        facts = {"tool": tool, "code": refusal.code, **getattr(refusal, "problem_members", {})}
         logger.warning(
-            "Tool refused",
-            extra={"action": "tool_refused", "tool": tool, "code": refusal.code, "run": str(run.run_id), **_quota_of(refusal)},
-        )  # fmt: skip
+            "Tool refused", extra={"action": "tool_refused", "run": str(run.run_id), **facts}
+        )
         raise
-
-
-def _quota_of(refusal: ActivityError) -> dict[str, Any]:
-    return dict(getattr(refusal, "problem_members", {}))
 
 
 def _call_once(run: RunToken, tool: str, body: Any, key: str) -> Answer:

@@ -18,7 +18,6 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import close_old_connections
-from django.db.models import QuerySet
 from django.db.models.functions import Coalesce, Now
 
 from activities import (
@@ -294,8 +293,10 @@ def record_stalled(run: RunToken, *, beats_seen: int | None = None, counts: bool
     error = {"code": "stalled", "message": lost, "retryable": True}
     with tenant_scope(run.tenant_id):
         activity = activity_tree.lock_live(run, with_parent=True)
-        if beats_seen is not None and not _beats(run).filter(beats=beats_seen).exists():
-            raise RunSuperseded(run.run_id)
+        if beats_seen is not None:
+            seen = ActivityRun.objects.for_tenant(run.tenant_id).filter(pk=run.run_id, beats=beats_seen)
+            if not seen.exists():
+                raise RunSuperseded(run.run_id)
         if counts and activity.stalls >= settings.ORCHESTRATOR_MAX_STALLS:
             return _fail_for_good(run, error, DeadLetterReason.STALLED, "recovery")
         moved = transitions.requeue(
@@ -466,10 +467,6 @@ def note_usage(run: RunToken, usage: Usage) -> None:
     """Record the usage in an answer that could not be accepted, because the money is spent."""
     with tenant_scope(run.tenant_id):
         budgets.count_usage(run, usage)
-
-
-def _beats(run: RunToken) -> QuerySet[ActivityRun]:
-    return ActivityRun.objects.for_tenant(run.tenant_id).filter(pk=run.run_id)
 
 
 def _give_back(moved: transitions.Moved) -> None:

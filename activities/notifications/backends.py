@@ -219,7 +219,7 @@ def unseal_question(sealed: str) -> tuple[UUID, UUID, int, str] | None:
 def _question_blocks(message: Message) -> list[dict[str, object]]:
     text = inert(message.body)
     pieces = [text[start : start + _LONGEST_SECTION] for start in range(0, len(text), _LONGEST_SECTION)]
-    blocks = [_section(piece) for piece in (inert(message.title), *pieces) if piece.strip()]
+    blocks = [{"type": "section", "text": _plain(piece)} for piece in (inert(message.title), *pieces) if piece.strip()]
     buttons: list[dict[str, object]] = [
         {"type": "button", "action_id": "open", "text": _plain("Open"), "url": message.link}
     ]
@@ -260,10 +260,6 @@ def _decision_button(label: str, action: str, value: str, style: str, title: str
         "value": value,
         "confirm": confirmation,
     }
-
-
-def _section(text: str) -> dict[str, object]:
-    return {"type": "section", "text": _plain(text)}
 
 
 def _plain(text: str) -> dict[str, object]:

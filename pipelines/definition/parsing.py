@@ -193,17 +193,13 @@ class Draft:
     depends_on: tuple[tuple[str, str], ...] | None
 
 
-def _spell_role(name: str) -> str:
-    return name.replace("_", "-")  # as in the names of queues
-
-
 def read_step(reader: Reader, world: World) -> Draft:
     step = StepDefinition(
         id=reader.identifier("id") or "",
         name=reader.name("name"),
         description=reader.text("description", limit=20_000, blank=True) or "",
         template=reader.read_known("template", "template", world.templates),
-        agent_role=reader.read_known("agent_role", "role", world.roles, _spell_role),
+        agent_role=reader.read_known("agent_role", "role", world.roles, lambda name: name.replace("_", "-")),
         is_approval_gate=reader.flag("is_approval_gate"),
         requires_approval=reader.flag("requires_approval"),
         parallel=reader.flag("parallel"),
