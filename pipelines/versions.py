@@ -60,8 +60,7 @@ def save(tenant_id: UUID, data: Any, *, actor: str, expected: int | None = None)
     Raises `definition.DefinitionError` with every error, and `PreconditionFailed` if `expected` is not the newest version.
     """
     with tenant_scope(tenant_id):
-        templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
-        definition = check_definition(tenant_id, data, templates)
+        definition = check_definition(tenant_id, data)
         pipeline, _ = Pipeline.objects.get_or_create(
             tenant_id=tenant_id, key=definition.key, defaults={"name": definition.name, "created_by": actor}
         )
@@ -104,9 +103,7 @@ def _expressions_in(data: Any) -> Iterator[Any]:
             yield from (step.get("when"), step.get("for_each"))
 
 
-def check_definition(
-    tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate]
-) -> PipelineDefinition:
+def check_definition(tenant_id: UUID, data: Any) -> PipelineDefinition:
     """Return the definition with its templates resolved. `data` may use synonyms. Raises `definition.DefinitionError`.
 
     Call it within a `tenant_scope`.
@@ -114,7 +111,7 @@ def check_definition(
     translation = synonyms.translate(data, synonyms.PIPELINE)
     _refuse_heavy(translation.data)
     try:
-        definition = _parse(tenant_id, translation.data, templates)
+        definition = _parse(tenant_id, translation.data)
     except DefinitionError as error:
         raise DefinitionError(translation.as_written(error.errors)) from error
     if translation.errors:
@@ -122,7 +119,8 @@ def check_definition(
     return definition
 
 
-def _parse(tenant_id: UUID, data: Any, templates: Mapping[str, ActivityTemplate]) -> PipelineDefinition:
+def _parse(tenant_id: UUID, data: Any) -> PipelineDefinition:
+    templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
     steps = data.get("steps") if isinstance(data, Mapping) else None
     if isinstance(steps, list | tuple):
         resolved = [_resolve_step(step, templates) for step in steps]

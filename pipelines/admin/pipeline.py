@@ -157,7 +157,7 @@ class PipelineForm(forms.ModelForm):
     def _check(self, tenant_id: Any, text: str) -> None:
         self.data_of_definition = read(text)
         with tenant_scope(tenant_id):
-            self.parsed = versions.check_definition(tenant_id, self.data_of_definition, _templates(tenant_id))
+            self.parsed = versions.check_definition(tenant_id, self.data_of_definition)
             if self.parsed.enabled is not None:
                 self.add_error("definition", "enabled: leave it out, and use the field Enabled of this form")
             if error := _error_of_key(tenant_id, self.parsed.key, self.instance.pk):
@@ -391,19 +391,15 @@ def check(text: str, *, tenant_id: UUID | None, pipeline_id: UUID | None) -> dic
         if tenant_id is None or not Tenant.objects.filter(pk=tenant_id).exists():
             return answer | {"missing": NO_TENANT}
         with tenant_scope(tenant_id):
-            templates = _templates(tenant_id)
+            templates = ActivityTemplate.objects.for_tenant(tenant_id).values_list("key", flat=True)
             answer |= {"templates": sorted(templates)}
-            definition = versions.check_definition(tenant_id, data, templates)
+            definition = versions.check_definition(tenant_id, data)
             error = _error_of_key(tenant_id, definition.key, pipeline_id)
     except DefinitionError as refusal:
         faults = [{"path": problem.path, "message": problem.message} for problem in refusal.errors]
         return answer | {"faults": faults}
     faults = [{"path": "key", "message": error}] if error else []
     return answer | {"faults": faults, "svg": draw_framed(definition, title=definition.name)}
-
-
-def _templates(tenant_id: UUID) -> dict[str, ActivityTemplate]:
-    return {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
 
 
 def _error_of_key(tenant_id: UUID, key: str, pipeline_id: UUID | None) -> str:

@@ -34,7 +34,6 @@ from pipelines.definition.shapes import RetryStrategy
 from pipelines.exceptions import AlreadyExists, NotFound
 from pipelines.models import Pipeline, Schedule, ScheduleExecution
 from pipelines.schedules import editing, preview, system_jobs
-from pipelines.schedules import preview as schedules_preview
 from pipelines.schedules.editing import InvalidSchedule
 from pipelines.schedules.preview import Forecast
 from tenants import clock
@@ -375,7 +374,7 @@ class ScheduleAdmin(SwitchedAdmin):
         if not schedule.enabled or schedule.next_run_at is None:
             return NOTHING
         try:
-            moments = schedules_preview.next_times(schedule, count=LISTED_TIMES, now=clock.now())
+            moments = preview.next_times(schedule, count=LISTED_TIMES, now=clock.now())
         except (timing.TimingError, ValueError):
             return NOTHING
         zone = ZoneInfo(schedule.timezone)

@@ -25,7 +25,7 @@ from pipelines.data_sources import Source
 from pipelines.definition import DefinitionError, synonyms
 from pipelines.definition.errors import InputError, at, quote_value
 from pipelines.exceptions import PipelineError
-from pipelines.models import ActivityTemplate, Dataset, PipelineVersion, Schedule
+from pipelines.models import Dataset, PipelineVersion, Schedule
 from tenants.context import tenant_scope
 from pipelines.schedules import editing
 
@@ -135,8 +135,7 @@ def _rows(rows: Any, folder: Path) -> datasets.Upload | None:
 
 
 def _load_pipeline(tenant_id: UUID, item: Mapping[str, Any], actor: str) -> str:
-    templates = {template.key: template for template in ActivityTemplate.objects.for_tenant(tenant_id)}
-    definition = versions.check_definition(tenant_id, dict(item), templates)
+    definition = versions.check_definition(tenant_id, dict(item))
     own = (
         PipelineVersion.objects.for_tenant(tenant_id).filter(pipeline__key=definition.key).order_by("-number")
     )
