@@ -30,6 +30,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Count
 
+from activities import relay, transitions
 from activities.admission import Exchange
 from activities.exceptions import ActivityError
 from activities.models import Activity, TurnedAway
@@ -42,7 +43,6 @@ from tenants.context import APP, SYSTEM
 from tenants.identifiers import uuid7
 from tenants.sql import Statement, lock_name
 from tenants.wording import describe_count
-from activities import relay, transitions
 
 CACHE_SECONDS = 2.0
 FAR_SECONDS = 30.0  # while less than half of the limit waits, so that submissions need no query

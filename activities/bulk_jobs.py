@@ -19,7 +19,16 @@ from django.db import DatabaseError, transaction
 from django.db.models import F, QuerySet
 from django.db.models.functions import Coalesce, Now
 
-from activities import dead_letters
+from activities import (
+    activity_tree,
+    cancellation,
+    dead_letters,
+    reassignment,
+    relay,
+    rescheduling,
+    states,
+    transitions,
+)
 from activities.admission import Exchange
 from activities.exceptions import ActivityError, NotFound, TransitionRefused
 from activities.models import Activity, ApprovalLink, BulkItem, BulkJob
@@ -35,7 +44,6 @@ from tenants.principals import Principal
 from tenants.sql import Statement
 from tenants.sweeps import TURN_SECONDS, Sweep
 from tenants.wording import describe_count
-from activities import activity_tree, cancellation, reassignment, relay, rescheduling, states, transitions
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django.db.models.functions import Now
 
+from activities import activity_tree, backlog, dead_letter_records, outbox, relay, transitions
 from activities.admission import Exchange
 from activities.admission.exchange import Release
 from activities.exceptions import NotFound, TransitionRefused
@@ -26,7 +27,6 @@ from activities.signals import activity_reopened
 from activities.states import EXPIRING, LIVE, LinkKind, Status
 from tenants import money
 from tenants.context import tenant_scope
-from activities import activity_tree, backlog, dead_letter_records, outbox, relay, transitions
 
 EXPIRED = "expired"
 

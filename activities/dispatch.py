@@ -21,7 +21,7 @@ import redis
 from django.conf import settings
 from django.db import connections
 
-from activities import provider_batches, sessions
+from activities import admission, leases, provider_batches, relay, sessions, transitions
 from activities.admission import Closed, Exchange, Grant
 from activities.admission.exchange import Offer, Release
 from activities.combining import Combining
@@ -50,7 +50,6 @@ from agents.response_parser import InvalidAnswer
 from agents.routing import queue_of
 from tenants import clock, outages, request_context, tracing
 from tenants.context import tenant_scope
-from activities import admission, leases, relay, transitions
 
 logger = logging.getLogger(__name__)
 

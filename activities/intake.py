@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 import redis
 from django.db import transaction
 
+from activities import leases, relay
 from activities.admission import Closed, Exchange, limits
 from activities.leases import Lease
 from tenants.context import APP
-from activities import leases, relay
 
 logger = logging.getLogger(__name__)
 

@@ -25,6 +25,7 @@ import orjson
 from django.conf import settings
 from django.db import connections, transaction
 
+from activities import activity_tree, dead_letter_records, relay, transitions
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.models import Activity, ActivityRun, Wake
@@ -34,7 +35,6 @@ from tenants import request_context, wire_json
 from tenants.context import APP, SYSTEM, system_scope
 from tenants.identifiers import uuid7
 from tenants.sql import Statement
-from activities import activity_tree, dead_letter_records, relay, transitions
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django.conf import settings
 
+from activities import activity_tree, cancellation, suspension, transitions
 from activities.decision_rules import DecisionRules
 from activities.exceptions import NotFound, QuotaExceeded, ToolRefused, TransitionRefused
 from activities.human_tasks.revisions import successor_of
@@ -24,7 +25,6 @@ from activities.states import LIVE, LinkKind, WakeReason
 from activities.submission import NewActivity, submit
 from tenants import clock
 from tenants.context import tenant_scope
-from activities import activity_tree, cancellation, suspension, transitions
 
 TOOL = "reassign_task"
 

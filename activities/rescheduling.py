@@ -14,18 +14,18 @@ from uuid import UUID
 from django.db.models import DateTimeField, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Greatest, Now
 
+from activities import activity_tree, budgets, relay, states, transitions
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.decision_rules import DEFAULT_ESCALATION_ROLE, DecisionRules
 from activities.exceptions import NotFound, StillHeld, SubmissionInvalid, TransitionRefused
 from activities.models import Activity, ActivityEvent, ActivityRun, Deadline, MailboxItem, Wake
 from activities.models.decision import DeadlineKind
+from activities.outbox import LATER
 from activities.states import LinkKind, Status, WakeState
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import BudgetWait
-from activities import activity_tree, budgets, relay, states, transitions
-from activities.outbox import LATER
 
 VERB = "reschedule"
 #: The last event with one of these verbs decides whether a retry delay is in force: only a "release" with a delay sets one.

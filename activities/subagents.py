@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django.db.models import Min, Sum
 
+from activities import activity_tree, cancellation, outputs, sessions
 from activities.exceptions import NotFound, SubmissionInvalid
 from activities.mailboxes import producer
 from activities.mailboxes.producer import NewItem, convert_priority, open_mailbox
@@ -24,7 +25,6 @@ from agents.models import AgentSession
 from tenants import clock
 from tenants.identifiers import uuid7
 from tenants.models import UsageEntry
-from activities import activity_tree, cancellation, outputs, sessions
 
 # Starting: creates the conversation and then the activity, in one transaction.
 #

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from activities import backlog, relay, states, transitions
 from activities.admission import Exchange
 from activities.admission.exchange import Offer
 from activities.decision_rules import DecisionRules
@@ -28,7 +29,6 @@ from tenants.context import APP
 from tenants.current_tenant import required_tenant
 from tenants.identifiers import uuid7
 from tenants.sql import Array, JsonArray, Rows, Statement, load_parts
-from activities import backlog, relay, states, transitions
 
 TRIES = 3  # An equal activity may end between the insert that it blocks and the query that looks for it.
 

@@ -6,7 +6,8 @@ from functools import partial
 
 from celery import shared_task
 
-from activities import dead_letters, provider_batches
+from activities import background_tasks, budgets, bulk_jobs, dead_letters, dispatch, provider_batches
+from activities.background_tasks import BackgroundTask
 from activities.mailboxes import consumer
 from activities.maintenance import platform_checks, retention
 from activities.models.alert import ChannelKind
@@ -22,8 +23,6 @@ from agents.routing import (
     notification_queue,
 )  # fmt: skip
 from tenants.retention import list_due_passes, purge_in_turns
-from activities import background_tasks, budgets, bulk_jobs, dispatch
-from activities.background_tasks import BackgroundTask
 
 
 @shared_task(name=RUN_TASK, ignore_result=True)

@@ -19,12 +19,23 @@ from uuid import UUID
 
 import redis
 
-from activities import backlog, cancellation, provider_batches
+from activities import (
+    activity_tree,
+    admission,
+    backlog,
+    budgets,
+    cancellation,
+    provider_batches,
+    selectors,
+    transitions,
+)
 from activities.exceptions import NotFound
 from activities.leases import ALL
 from activities.models import Activity, ActivityEvent, ActivityRun, BatchItem, Wake, WorkerProcess
+from activities.outbox import LATER
 from activities.pauses import Pause, Pauses, read_pauses
 from activities.rescheduling import HELD_BY_PROVIDERS
+from activities.selectors import PersonClaim
 from activities.states import SETTLED, STATUSES, WAITING, LinkKind, RunStatus, Status, WakeState
 from agents.governor import providers
 from tenants import clock, money
@@ -33,9 +44,6 @@ from tenants.context import tenant_scope
 from tenants.models import BudgetWait
 from tenants.money import plain
 from tenants.sql import Statement
-from activities import activity_tree, admission, budgets, selectors, transitions
-from activities.outbox import LATER
-from activities.selectors import PersonClaim
 
 QUEUED = "It is ready and will start when its turn comes."
 REBUILT = "Admission is being rebuilt from the database; it will start when its turn comes."

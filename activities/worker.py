@@ -11,6 +11,7 @@ from contextlib import suppress
 from django.conf import settings
 from django.db import connections
 
+from activities import intake, leases, relay
 from activities.exceptions import RunSuperseded
 from activities.execution import results
 from activities.load_shedding import PROTECTION
@@ -21,7 +22,6 @@ from agents.command_line import workspaces
 from tenants import row_security
 from tenants.context import system_scope
 from tenants.row_security import tenant_tables
-from activities import intake, leases, relay
 
 logger = logging.getLogger(__name__)
 

@@ -48,7 +48,11 @@ def probe_failing() -> int:
     """
     ends, probed = time.monotonic() + PROBING_SECONDS, 0
     try:
-        for provider in sorted(overview.failing(), key=lambda each: Governor(each.key, each.profile).status().idle_seconds, reverse=True):
+        for provider in sorted(
+            overview.failing(),
+            key=lambda each: Governor(each.key, each.profile).status().idle_seconds,
+            reverse=True,
+        ):
             probed += _probe_provider(provider)
             if time.monotonic() >= ends:
                 break

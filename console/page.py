@@ -31,6 +31,7 @@ from activities.models import Activity
 from activities.selectors import OPEN_FOR_PEOPLE
 from console.content_security import send_policy_with_scripts
 from console.error_pages import show_outages
+from console.internal_api import ApiForm, Reply, call_api
 from tenants import break_glass, members, outages, turns
 from tenants.api.pagination import Cursor, CursorRefused
 from tenants.context import system_scope
@@ -39,7 +40,6 @@ from tenants.members import MembershipRefused
 from tenants.models import Role, Tenant
 from tenants.models.audit import BreakGlass
 from tenants.principals import Principal
-from console.internal_api import ApiForm, Reply, call_api
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import User

@@ -18,7 +18,7 @@ from rest_framework import serializers
 from activities.api.alerts import ChangedChannelSerializer, NewChannelSerializer
 from activities.api.webhooks import WebhookBodySerializer
 from agents.api.budgets import BudgetBodySerializer
-from console.internal_api import ApiForm, JsonField, NamesField, Reply, WordsField
+from console.internal_api import ApiForm, JsonField, NamesField, WordsField
 from console.page import (
     ACTING,
     LOOKING,

@@ -15,10 +15,10 @@ from activities import cancellation as activity_cancellation
 from activities.exceptions import TransitionRefused
 from activities.models import Activity
 from activities.states import FINAL
+from pipelines import period_counts
 from pipelines.exceptions import NotFound, RunEnded
 from pipelines.models import PipelineRun, StepRun
 from tenants.context import tenant_scope
-from pipelines import period_counts
 
 
 def cancel_run(tenant_id: UUID, run_id: UUID, *, actor: str, reason: str = "") -> PipelineRun:

@@ -21,13 +21,13 @@ from activities.signals import (
 )
 from agents import registry
 from agents.signals import scheduling_resumed
+from pipelines import deliverables, jobs, progression, references, versions
 from pipelines.deliverables import monthly_job
 from pipelines.models import Deliverable, Pipeline, Schedule
 from pipelines.schedules import firing
 from tenants import owned_ids
 from tenants.models import PauseKind
 from tenants.signals import tenant_changed, work_resumed
-from pipelines import deliverables, jobs, progression, references, versions
 
 
 def connect() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from pipelines import progression, relatives, starting, versions
 from pipelines.exceptions import (
     NotFound,
     NotReplayable,
@@ -27,7 +28,6 @@ from pipelines.models.run import RunState, StepReason
 from pipelines.versions import Compiled
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
-from pipelines import progression, relatives, starting, versions
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from activities import backlog
 from activities.submission import begin, newcomers
+from pipelines import parameters, progression, starting, subjects, versions
 from pipelines.conditions import RESERVED
 from pipelines.definition import InputError, StepDefinition
 from pipelines.definition.errors import at
@@ -26,7 +27,6 @@ from tenants import clock
 from tenants.context import APP, tenant_scope
 from tenants.identifiers import uuid7
 from tenants.sql import Rows, Statement
-from pipelines import parameters, progression, starting, subjects, versions
 
 _NEWEST_VERSION, _START_RUNS = (
     Statement.load(Path(__file__).parent / "sql", name) for name in ("newest_version", "start_runs")

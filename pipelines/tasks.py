@@ -7,10 +7,9 @@ from uuid import UUID
 from activities import background_tasks
 from activities.background_tasks import BackgroundTask
 from agents.routing import DELIVERABLE_PERIODS, SCHEDULES, SYSTEM_QUEUE
+from pipelines import waiting_steps
 from pipelines.deliverables import monthly_job
 from pipelines.schedules import beat, firing, system_jobs
-from pipelines import waiting_steps
-
 
 from . import waiting_steps
 

@@ -22,6 +22,7 @@ from activities.exceptions import OutputUnavailable
 from activities.models import Activity
 from activities.pauses import read_pauses
 from activities.states import LIVE, Status
+from pipelines import inputs, progression, versions
 from pipelines.graph import SETTLED, StepState
 from pipelines.models import PipelineRun, StepRun
 from pipelines.models.run import RunState, StepReason
@@ -31,7 +32,6 @@ from tenants import clock, outages, sweeps
 from tenants.context import tenant_scope
 from tenants.models import BudgetWait
 from tenants.sweeps import TURN_SECONDS, Sweep
-from pipelines import inputs, progression, versions
 
 logger = logging.getLogger(__name__)
 

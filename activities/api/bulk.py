@@ -48,7 +48,6 @@ from tenants.api.serializers import (
 from tenants.api.views import Resource, TenantView, TenantViewSet, describe_resource
 from tenants.models import Role
 
-
 MOST_IDS = 1_000  # for more activities, use the other conditions of the filter
 
 

@@ -14,6 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from activities import selectors, wait_reasons
+from activities.api.activities import InboxFilter
 from activities.api.allowed_actions import list_allowed_actions
 from activities.api.decisions import LONGEST_NOTES, answer
 from activities.api.serializers import InboxItemSerializer, link_of
@@ -28,7 +29,6 @@ from tenants.api.views import ListResource, describe_resource
 from tenants.context import APP
 from tenants.exceptions import PreconditionFailed
 from tenants.models import Role
-from activities.api.activities import InboxFilter
 
 MOST_AT_ONCE = 500
 FINAL = frozenset({AlreadyDecided.code, NotFound.code})  # of the locked items of one call

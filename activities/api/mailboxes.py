@@ -45,7 +45,6 @@ from tenants.api.serializers import (
 )
 from tenants.api.views import TenantView
 
-
 LONGEST_LEASE = 86_400  # seconds
 LONGEST_WINDOW = 1_000  # milliseconds; the request waits as long
 LARGEST_BATCH = 100

@@ -45,7 +45,6 @@ from tenants.api.views import Resource, TenantView, describe_resource
 from tenants.context import tenant_scope
 from tenants.models import Role
 
-
 LONGEST_PROMPT = 200_000
 MOST_TURNS = 200
 

@@ -1,20 +1,18 @@
 from django.urls import URLPattern, URLResolver, path
 from rest_framework.routers import SimpleRouter
 
+from activities.api import activities, mailboxes, queues, run_callbacks
 from activities.api.activities import ActivityViewSet
 from activities.api.alerts import AlertViewSet, NotificationChannelViewSet
 from activities.api.approvals import ApprovalViewSet
 from activities.api.batches import BatchItemList, BatchViewSet
 from activities.api.bulk import BulkItems, BulkJobViewSet, BulkOfActivities
-from activities.api.dead_letters import DeadLetterViewSet
+from activities.api.dead_letters import DeadLetterGroups, DeadLetterViewSet
 from activities.api.events import Events
 from activities.api.inbox import InboxViewSet
 from activities.api.operations import RunNow
 from activities.api.subagents import SubagentTranscript, SubagentViewSet
-from activities.api.webhooks import WebhookViewSet
-from activities.api import activities, mailboxes, queues, run_callbacks
-from activities.api.dead_letters import DeadLetterGroups
-from activities.api.webhooks import WebhookDeliveries, WebhookRedelivery
+from activities.api.webhooks import WebhookDeliveries, WebhookRedelivery, WebhookViewSet
 
 router = SimpleRouter(use_regex_path=False)
 router.register("activities", ActivityViewSet, basename="activity")

@@ -349,9 +349,7 @@ def receive_call(run: RunToken, tool: str, body: Any, *, key: str = "") -> Answe
     except (ToolRefused, QuotaExceeded) as refusal:
         # Honest agents rarely see these. Many of them from one role suggest that the agent was hijacked.
         facts = {"tool": tool, "code": refusal.code, **getattr(refusal, "problem_members", {})}
-        logger.warning(
-            "Tool refused", extra={"action": "tool_refused", "run": str(run.run_id), **facts}
-        )
+        logger.warning("Tool refused", extra={"action": "tool_refused", "run": str(run.run_id), **facts})
         raise
 
 

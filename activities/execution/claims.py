@@ -22,6 +22,7 @@ from activities.admission import CLAIM_SECONDS, Closed, Exchange, Grant
 from activities.admission.exchange import Release
 from activities.combining import Combining
 from activities.exceptions import OutOfBudget, RunSuperseded
+from activities.execution import results
 from activities.models import Activity, ActivityRun
 from activities.quick_work import HeldGrant
 from activities.run_tokens import RunToken
@@ -32,7 +33,6 @@ from agents.skills import Knowledge
 from tenants import clock, tracing
 from tenants.context import tenant_scope
 from tenants.sql import Rows
-from activities.execution import results
 
 logger = logging.getLogger(__name__)
 

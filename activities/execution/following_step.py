@@ -19,13 +19,13 @@ import redis
 from activities import admission, leases, relay
 from activities.admission import Exchange, Grant
 from activities.admission.exchange import Release
+from activities.execution import claims, results
+from activities.execution.claims import ClaimedRun, Claims
 from activities.quick_work import HeldGrant
 from activities.submission import NewActivity, reserving
 from agents import configuration
 from agents.exceptions import AgentError
 from tenants.identifiers import uuid7
-from activities.execution import claims, results
-from activities.execution.claims import ClaimedRun, Claims
 
 #: Set while other work waits, according to the last answer of admission. Then no step follows immediately.
 OTHERS_WAIT = threading.Event()

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from activities import outputs, run_tokens
+from activities.execution import prompt
 from activities.outputs import StoredOutput
 from activities.run_tokens import RunToken
 from activities.submission import ASKED_BY
@@ -22,7 +23,6 @@ from agents.contracts import AgentRequest
 from agents.exceptions import PermanentAgentError
 from agents.governor import providers
 from agents.skills import Knowledge, is_local
-from activities.execution import prompt
 
 logger = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from rest_framework.exceptions import ValidationError
 
 from activities import run_logs, sessions
 from activities.exceptions import ActivityError
+from activities.execution import agent_tools, reports
 from activities.run_tokens import RunToken
 from agents.contracts import ToolAnswer, ToolCall, Usage
 from agents.tools import DEFINITIONS
-from activities.execution import agent_tools, reports
 
 _NAMES = frozenset(definition.name for definition in DEFINITIONS)
 

@@ -19,6 +19,7 @@ from activities import rescheduling
 from activities.activity_tree import OPEN
 from activities.alerts import raise_alert
 from activities.decision_rules import DecisionRules, Voter
+from activities.human_tasks import approvals, decisions
 from activities.models import Activity, Deadline
 from activities.models.alert import AlertKind, Severity
 from activities.models.decision import DeadlineKind, answered_before
@@ -27,7 +28,6 @@ from activities.suspension import BY_DEADLINE
 from tenants import clock, outages, sweeps
 from tenants.context import tenant_scope
 from tenants.sweeps import Sweep
-from activities.human_tasks import approvals, decisions
 
 logger = logging.getLogger(__name__)
 

@@ -24,12 +24,12 @@ from activities.exceptions import (
     SubmissionInvalid,
     TransitionRefused,
 )
+from activities.human_tasks import approvals, revisions
 from activities.models import Activity, Approval, Vote
 from activities.states import LinkKind, Status
 from activities.submission import child_of, submit
 from activities.suspension import obsolete
 from tenants.context import tenant_scope
-from activities.human_tasks import approvals, revisions
 
 # Deciding: one decision closes an item and everything that depends on it, in one transaction.
 #

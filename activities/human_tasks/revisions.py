@@ -10,12 +10,12 @@ from django.conf import settings
 
 from activities import states
 from activities.decision_rules import GENERAL_ROLE
+from activities.human_tasks import approvals
 from activities.models import Activity
 from activities.states import LinkKind, Status, WakeReason
 from activities.submission import NewActivity, child_of, submit
 from tenants import clock
 from tenants.wording import describe_count
-from activities.human_tasks import approvals
 
 SUFFIX = " (revision)"
 

@@ -29,6 +29,7 @@ from activities.admission.exchange import Offer, find_unknown
 from activities.exceptions import RunSuperseded, TransitionRefused
 from activities.execution import results
 from activities.human_tasks import approvals
+from activities.maintenance import counters
 from activities.models import Activity, ActivityRun, LeaderLease, Wake, WorkerProcess
 from activities.models.activity import in_status
 from activities.models.decision import answered_before
@@ -37,7 +38,6 @@ from tenants import outages, sweeps
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.sql import Statement
 from tenants.sweeps import PAGE, Read, Sweep
-from activities.maintenance import counters
 
 logger = logging.getLogger(__name__)
 

@@ -19,11 +19,10 @@ from django.conf import settings
 from activities import background_tasks, budgets, dead_letters, outbox, outputs, publishing, relay
 from activities.admission import limits, rebuilding
 from activities.human_tasks import deadlines
-from activities.maintenance import leader
+from activities.maintenance import counters, leader, platform_checks, recovery, retention
 from tenants import channels
 from tenants import retention as tenant_retention
 from tenants.events import log
-from activities.maintenance import counters, platform_checks, recovery, retention
 
 logger = logging.getLogger(__name__)
 

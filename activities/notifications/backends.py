@@ -219,7 +219,11 @@ def unseal_question(sealed: str) -> tuple[UUID, UUID, int, str] | None:
 def _question_blocks(message: Message) -> list[dict[str, object]]:
     text = inert(message.body)
     pieces = [text[start : start + _LONGEST_SECTION] for start in range(0, len(text), _LONGEST_SECTION)]
-    blocks = [{"type": "section", "text": _plain(piece)} for piece in (inert(message.title), *pieces) if piece.strip()]
+    blocks: list[dict[str, object]] = [
+        {"type": "section", "text": _plain(piece)}
+        for piece in (inert(message.title), *pieces)
+        if piece.strip()
+    ]
     buttons: list[dict[str, object]] = [
         {"type": "button", "action_id": "open", "text": _plain("Open"), "url": message.link}
     ]

@@ -27,14 +27,13 @@ from django.db.models.functions import Greatest, Now
 
 from activities.models import AlertDelivery
 from activities.models.alert import ChannelKind, DeliveryState
-from activities.notifications.backends import Target
+from activities.notifications import backends
+from activities.notifications.backends import DeliveryProblem, Message, NotDelivered, Refused, Target, Unclear
 from activities.retry_delays import RetryPolicy
 from agents.exceptions import ConfigurationError
 from tenants import outages
 from tenants.context import SYSTEM, system_scope, tenant_scope
 from tenants.sql import Statement
-from activities.notifications import backends
-from activities.notifications.backends import DeliveryProblem, Message, NotDelivered, Refused, Unclear
 
 # Many slow calls at once: the caller's thread claims deliveries and records outcomes, and a pool of threads calls the receivers.
 #

@@ -66,7 +66,8 @@ class Gate:
         try:
             if held is not None:
                 while not held.keep():
-                    time.sleep(min(self._seconds_left(patience), GATE_POLL_SECONDS * random.uniform(0.5, 1.5)))  # noqa: S311
+                    pause = GATE_POLL_SECONDS * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
+                    time.sleep(min(self._seconds_left(patience), pause))
             yield held
         finally:
             if held is not None:

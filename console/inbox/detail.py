@@ -34,6 +34,7 @@ from console.inbox import effects
 from console.inbox.actions import OPEN, Draft, Offer, draft_of, offer_actions
 from console.inbox.effects import About, Consequence, Place
 from console.inbox.listing import Timing, who_asks
+from console.inbox.snooze import snooze_times
 from console.labels import (
     KINDS,
     cost_in,
@@ -47,7 +48,6 @@ from console.labels import (
 from pipelines.models import PipelineRun
 from tenants.context import tenant_scope
 from tenants.principals import Principal
-from console.inbox.snooze import snooze_times
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from activities.models import Activity, ActivityEvent, HeldAnswer, Vote
 from activities.selectors import KIND_OF_ITEM, OPEN_FOR_PEOPLE, PersonClaim
 from activities.states import LinkKind, Status
 from console.inbox.actions import DECIDED, OPEN, why_not_decide
+from console.inbox.snooze import is_snoozed, snooze_times
 from console.inbox.undo import PendingAnswer, list_held
 from console.labels import KINDS, band, in_words, name_actor, outcome_label
 from console.page import number_in, text_in
@@ -33,7 +34,6 @@ from tenants import clock
 from tenants.context import tenant_scope
 from tenants.models import Role
 from tenants.principals import Principal
-from console.inbox.snooze import is_snoozed, snooze_times
 
 PAGE = 50
 

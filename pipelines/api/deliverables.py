@@ -45,7 +45,6 @@ from tenants.api.views import OfOneRow, Resource, VersionedResource, describe_re
 from tenants.context import tenant_scope
 from tenants.models import Role
 
-
 PERIODS = "/api/v1/deliverable-periods/"
 
 

@@ -49,7 +49,6 @@ from tenants.context import tenant_scope
 from tenants.models import PauseKind, Role
 from tenants.wire_json import moment_of
 
-
 CATCH_UP = {
     "oneOf": [
         {"type": "string", "enum": ["none", "latest"]},

@@ -2,14 +2,12 @@ from django.urls import URLPattern, URLResolver, path
 from rest_framework.routers import SimpleRouter
 
 from pipelines.api import executions
-from pipelines.api.datasets import DatasetViewSet
+from pipelines.api.datasets import DatasetRows, DatasetViewSet
 from pipelines.api.deliverables import DeliverableViewSet, PeriodCancellation, PeriodViewSet
 from pipelines.api.pipelines import PipelineViewSet, TemplateViewSet
-from pipelines.api.runs import PipelineRunViewSet, RunPicture
+from pipelines.api.runs import PipelineRunViewSet, RunPicture, RunReplay, RunsInBulk
 from pipelines.api.schedules import SchedulePreview, ScheduleViewSet, UnsavedPreview
 from pipelines.api.usage import UsageReport
-from pipelines.api.datasets import DatasetRows
-from pipelines.api.runs import RunReplay, RunsInBulk
 
 router = SimpleRouter(use_regex_path=False)
 router.register("datasets", DatasetViewSet, basename="dataset")

@@ -27,13 +27,13 @@ from pipelines.data_sources import (
     read_table,
 )
 from pipelines.data_sources.catalogue import TableError
+from pipelines.datasets.rows import BATCH, lock_dataset, put, raise_version, rows_of
+from pipelines.datasets.validation import Upload, validate_rows
 from pipelines.definition.errors import InputError
 from pipelines.exceptions import AlreadyExists, PipelineError
 from pipelines.models import Dataset, DatasetRow, Schedule
 from pipelines.tables import fetched
 from tenants.context import tenant_scope
-from pipelines.datasets.rows import BATCH, lock_dataset, put, raise_version, rows_of
-from pipelines.datasets.validation import Upload, validate_rows
 
 MOST_NAMED = 10  # schedules that a refusal lists
 LONGEST_LOCATION = 500

@@ -19,12 +19,12 @@ from django.db.models.functions import Now
 
 from pipelines import tables
 from pipelines.data_sources import Source, Table
+from pipelines.datasets.validation import Row, Upload, key_of, refuse_too_many, validate_rows
 from pipelines.exceptions import NotFound, PipelineError
 from pipelines.models import Dataset, DatasetRow
 from pipelines.tables import fetched
 from tenants.context import tenant_scope
 from tenants.identifiers import uuid7
-from pipelines.datasets.validation import Row, Upload, key_of, refuse_too_many, validate_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,6 @@ from activities import states
 from activities.models import Activity
 from activities.models.activity import in_status
 from pipelines import period_counts
-from pipelines.exceptions import NotFound, PipelineError
-from pipelines.models import Deliverable, DeliverablePeriod, Pipeline, PipelineRun
-from pipelines.models.deliverable import DeliverableState, PeriodState, next_month
-from pipelines.models.run import RunState
-from pipelines.submission import reserved_errors
-from tenants.context import tenant_scope
-from tenants.identifiers import uuid7
 from pipelines.deliverables.planning import (
     accept_plan,
     ask_again,
@@ -42,6 +35,13 @@ from pipelines.deliverables.planning import (
 )
 from pipelines.deliverables.plans import PlanInvalid
 from pipelines.deliverables.starting import cancel_period, start_new_periods, start_period
+from pipelines.exceptions import NotFound, PipelineError
+from pipelines.models import Deliverable, DeliverablePeriod, Pipeline, PipelineRun
+from pipelines.models.deliverable import DeliverableState, PeriodState, next_month
+from pipelines.models.run import RunState
+from pipelines.submission import reserved_errors
+from tenants.context import tenant_scope
+from tenants.identifiers import uuid7
 
 
 def create(tenant_id: UUID, values: Mapping[str, Any]) -> tuple[Deliverable, bool]:

@@ -22,10 +22,10 @@ from pipelines import jobs
 from pipelines.exceptions import NotFound, PipelineError
 from pipelines.models import Firing, Schedule, ScheduleExecution, ScheduleJob
 from pipelines.models.schedule import ExecutionStatus, FiringState, JobState
+from pipelines.schedules import expansion
 from tenants import clock
 from tenants.context import tenant_scope
 from tenants.current_tenant import current_tenant
-from pipelines.schedules import expansion
 
 logger = logging.getLogger(__name__)
 

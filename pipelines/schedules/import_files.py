@@ -26,8 +26,8 @@ from pipelines.definition import DefinitionError, synonyms
 from pipelines.definition.errors import InputError, at, quote_value
 from pipelines.exceptions import PipelineError
 from pipelines.models import Dataset, PipelineVersion, Schedule
-from tenants.context import tenant_scope
 from pipelines.schedules import editing
+from tenants.context import tenant_scope
 
 AGENT = ("role", "name", "description", "adapter", "endpoint", "model", "input_schema")
 DATASET = ("name", "fields", "rows", "description")

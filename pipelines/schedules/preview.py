@@ -21,12 +21,12 @@ from pipelines import timing, versions
 from pipelines.definition.errors import InputError
 from pipelines.models import Schedule
 from pipelines.models.schedule import Repeat
+from pipelines.schedules import editing, expansion
 from pipelines.schedules.editing import InvalidSchedule
 from pipelines.timing import INSTANT, Timing
 from tenants import clock, pausing
 from tenants.context import tenant_scope
 from tenants.models import PauseKind, Tenant
-from pipelines.schedules import editing, expansion
 
 MOST = 100  # times that may be requested
 USUAL = 5

@@ -98,7 +98,9 @@ def _names_of(module: tree.Module) -> Iterator[str]:
         match node:
             case ast.Assign(targets=targets):
                 yield from (target.id for target in targets if isinstance(target, ast.Name))
-            case ast.AnnAssign(target=ast.Name(id=name)) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.FunctionDef(name=name) | ast.ClassDef(name=name)
+            ):
                 yield name
 
 
