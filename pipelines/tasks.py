@@ -11,8 +11,6 @@ from pipelines import waiting_steps
 from pipelines.deliverables import monthly_job
 from pipelines.schedules import beat, firing, system_jobs
 
-from . import waiting_steps
-
 
 def _start_new_period(tenant: str) -> int:
     return monthly_job.run(UUID(tenant))

@@ -11,9 +11,9 @@ from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models.functions import Now
 
+from pipelines.models.pipeline import key_validator
 from tenants import clock
 from tenants.models import TenantOwned, index, unique
-from pipelines.models.pipeline import key_validator
 
 
 @dataclass(frozen=True, slots=True)

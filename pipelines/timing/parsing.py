@@ -16,8 +16,16 @@ from cron_descriptor import DescriptionTypeEnum, ExpressionDescriptor, Options
 from pipelines.definition.errors import DefinitionError, Errors, InputError, quote_value
 from pipelines.definition.reading import JsonCopier, Reader
 from pipelines.timing.cron import LONGEST, CronError, cron_of
-from pipelines.timing.nominal import times
-from pipelines.timing.nominal import DEFAULT_TIMEZONE, EARLIEST, LATEST, DstFold, DstGap, Repeat, Timing
+from pipelines.timing.nominal import (
+    DEFAULT_TIMEZONE,
+    EARLIEST,
+    LATEST,
+    DstFold,
+    DstGap,
+    Repeat,
+    Timing,
+    times,
+)
 from tenants.time_zones import LONGEST_ZONE, error_of_zone
 
 SHORTEST_INTERVAL = 1_000  # ms
