@@ -11,7 +11,7 @@ WITH budget AS MATERIALIZED (
 ), sums AS (
     SELECT budget_id, sum(amount) AS amount FROM deleted GROUP BY budget_id
 )
-UPDATE tenants_budget b SET reserved = greatest(budget.reserved - sums.amount, 0)
+UPDATE tenants_budget b SET reserved = budget.reserved - sums.amount
 FROM budget JOIN sums ON sums.budget_id = budget.id
 WHERE b.tenant_id = %(tenant)s AND b.id = budget.id
 RETURNING b.id

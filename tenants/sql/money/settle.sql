@@ -28,10 +28,10 @@ WITH budget AS MATERIALIZED (
 ), counted AS (
     UPDATE tenants_budget b
     SET spent = s.now_spent,
-        reserved = greatest(s.reserved - s.held + s.now_held, 0),
+        reserved = s.reserved - s.held + s.now_held,
         period_start = greatest(s.begins, s.period_start),
         overshoot = greatest(CASE WHEN s.turned THEN 0 ELSE s.overshoot END,
-                             s.now_spent + greatest(s.reserved - s.held + s.now_held, 0) - s.cap),
+                             s.now_spent + s.reserved - s.held + s.now_held - s.cap),
         warned_at = CASE WHEN s.now_spent >= s.warning_share * s.cap
                          THEN coalesce(CASE WHEN NOT s.turned THEN s.warned_at END, clock_timestamp())
                          WHEN s.turned THEN NULL ELSE s.warned_at END
