@@ -73,8 +73,7 @@ def _moved_item(row: Any) -> BatchItem | None:
         moved: BatchItem | None = items.order_by("-fence").first()
         if moved is None:
             return None
-        ended_well = Q(status="completed") | ~Q(ended_by_tool="")
-        runs = ActivityRun.objects.for_tenant(row.tenant_id).filter(ended_well, activity_id=row.id)
+        runs = ActivityRun.objects.for_tenant(row.tenant_id).filter(activity_id=row.id, status="completed")
         return None if runs.filter(fence__gt=moved.fence).exists() else moved
 
 

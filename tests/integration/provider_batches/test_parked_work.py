@@ -24,11 +24,12 @@ from activities.models import ActivityRun, BatchItem
 from activities.run_tokens import RunToken
 from activities.wait_reasons import explain_many, why
 from agents.contracts import Completed, Parked
-from benchmarks.fake_provider import FakeProvider
+from benchmarks.fake_provider import FakeProvider, Turn, Use
 from tenants import sweeps
 from tenants.context import system_scope, tenant_scope
 from tenants.models import Tenant
 from tests import batching
+from tests.accepted_work import child
 from tests.engine import Engine
 from tests.integration.provider_batches.parked_work import NORMAL, content, statuses
 from tests.integration.recovery.losses import Died
@@ -377,3 +378,38 @@ def test_a_purge_cancels_batches_at_their_providers_and_names_the_others(
     assert batch_at_provider.cancelled == has_provider
     assert (f"{external_id} at anthropic" in notes.getvalue()) == (not has_provider)
     assert batching.batches(tenant) == []
+
+
+def test_work_that_left_a_batch_may_wait_for_one_again_after_it_was_suspended(
+    api: Any,
+    engine: Engine,
+    tenant: Tenant,
+    provider: FakeProvider,
+    submit_batched: Callable[..., list[UUID]],
+) -> None:
+    question = {"name": "Pictures", "description": "Find two.", "human_role": "editor", "blocking": True}
+    provider.script(Turn("I need help.", (Use("create_subtask", question),)), Turn("All done."))
+    (activity_id,) = submit_batched(1)
+
+    def leave() -> None:
+        with tenant_scope(tenant.pk):
+            BatchItem.objects.filter(activity_id=activity_id, closed_at=None).update(
+                leave_at=datetime.now(UTC)
+            )
+        assert provider_batches.move_leaving() == 1
+        engine.make_due(tenant)
+        engine.drain()
+
+    leave()
+    assert engine.status(tenant, activity_id) == "awaiting_subtask"
+    subtask = child(tenant, activity_id)
+    assert api("operator").post(f"/api/v1/activities/{subtask.pk}/complete/", {}).status_code == 200
+    engine.drain()
+    assert [item.state for item in batching.items(tenant, activity_id)] == ["moved", "collected"]
+
+    (other,) = submit_batched(1)
+    with tenant_scope(tenant.pk):
+        ActivityRun.objects.filter(activity_id=other).update(status="completed", ended_at=Now(), fence=99)
+    leave()
+    assert [item.state for item in batching.items(tenant, activity_id)] == ["moved", "moved"]
+    assert engine.status(tenant, activity_id) == "done"
