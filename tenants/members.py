@@ -300,7 +300,7 @@ def _lock_member(who: Principal, membership_id: UUID) -> Membership:
 
 
 def _refuse_last_admin(who: Principal, member: Membership) -> None:
-    if member.role != Role.ADMIN or who.is_platform_admin:
+    if who.is_platform_admin:
         return
     admins = Membership.objects.for_tenant(who.tenant_id).filter(role=Role.ADMIN, user__is_active=True)
     others = admins.exclude(pk=member.pk)

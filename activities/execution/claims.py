@@ -210,7 +210,7 @@ def give_back_unless_used(grant: Grant, run_id: UUID | None = None, *, is_passed
         activity = Activity.objects.for_tenant(grant.tenant_id).filter(
             pk=grant.activity_id, agent_role=grant.role
         )
-        forged = used is None and not is_passed and not activity.exists()
+        forged = not is_passed and not activity.exists()
     if forged:
         # The slot belongs to the real message, which is still to come.
         refuse_message("forged", grant)

@@ -521,6 +521,29 @@ def test_unlinked_slack_users_decide_nothing(
     ]
 
 
+@pytest.mark.parametrize("inactive", ["person", "tenant"])
+def test_inactive_people_and_those_of_inactive_tenants_decide_nothing(
+    workspace: Workspace,
+    notify: Callable[[], None],
+    questions: Questions,
+    ann_in_slack: Person,
+    tenant: Tenant,
+    inactive: str,
+) -> None:
+    gate = questions.gate()
+    notify()
+    with tenant_scope(tenant.pk):
+        row: Any = ann_in_slack.user if inactive == "person" else tenant
+        type(row).objects.filter(pk=row.pk).update(is_active=False)
+
+    workspace.press("approve")
+
+    assert status(gate) == "created"
+    assert [answer["text"] for answer in workspace.answers] == [
+        slack.backends.inert(slack.NOT_LINKED.format(ANN))
+    ]
+
+
 def test_a_member_of_one_tenant_decides_nothing_in_another(
     workspace: Workspace,
     notify: Callable[[], None],
