@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from math import ceil
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -171,7 +172,8 @@ def _activity(run: Any, plan: Compiled, step_id: str, references: Mapping[str, R
         decision_rules=_rules_of(step, run.requested_identity),
         schedule_id=run.schedule_id,
         not_before=_date(run, plan, step_id),
-        timeout_seconds=int(step.timeout_seconds) if step.timeout_seconds else run.timeout_seconds,
+        # Rounded up, so that no attempt gets less time than requested, or none at all.
+        timeout_seconds=ceil(step.timeout_seconds) if step.timeout_seconds else run.timeout_seconds,
         retry=step.retry.to_dict() if step.retry else run.retry,
     )
 

@@ -116,6 +116,12 @@ def test_a_failed_step_fails_the_run_and_skips_its_dependents_while_others_finis
     assert flow.outcome == ("failed", 0)
 
 
+def test_an_attempt_gets_no_less_time_than_its_step_says(start: Callable[..., Flow]) -> None:
+    flow = start(step("a", timeout_seconds=0.5), step("b", timeout_seconds=1.5))
+
+    assert {row.step: row.timeout_seconds for row in flow.activities()} == {"a": 1, "b": 2}
+
+
 def test_a_step_can_continue_after_a_failure_upstream(engine: Engine, acme: Tenant) -> None:
     engine.agent.behaviour = answer_by_step({"bad": BROKEN})
     flow = Flow(
