@@ -29,14 +29,14 @@ class PipelineDisabled(PipelineError):
 
 
 class InvalidParams(PipelineError):
-    """An agent of the pipeline would refuse its parameters. `errors` names each error with its path."""
+    """The parameters of a run are invalid. `errors` names each error with its path."""
 
     code = "invalid_params"
     status = 400
 
-    def __init__(self, errors: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, errors: Iterable[tuple[str, str]], *, code: str | None = None) -> None:
         self.errors = tuple(errors)
-        super().__init__("; ".join(f"{path}: {message}" for path, message in self.errors))
+        super().__init__("; ".join(f"{path}: {message}" for path, message in self.errors), code=code)
 
 
 class RunEnded(PipelineError):

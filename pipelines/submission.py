@@ -18,7 +18,7 @@ from pipelines import parameters, progression, starting, subjects, versions
 from pipelines.conditions import RESERVED
 from pipelines.definition import InputError, StepDefinition
 from pipelines.definition.errors import at
-from pipelines.exceptions import InvalidParams, NotFound, PipelineDisabled, PipelineError
+from pipelines.exceptions import InvalidParams, NotFound, PipelineDisabled
 from pipelines.graph import Advance, StepState
 from pipelines.models import PipelineRun
 from pipelines.models.run import StepReason
@@ -71,8 +71,7 @@ class NewRun:
 
 
 def start_run(tenant_id: UUID, pipeline_key: str, new: NewRun, *, actor: str) -> PipelineRun:
-    """Start one run of the pipeline's newest version. Raises `NotFound`, `PipelineDisabled`, `PipelineError`, `InvalidParams`,
-    `BacklogFull`."""
+    """Start one run of the pipeline's newest version. Raises `NotFound`, `PipelineDisabled`, `InvalidParams`, `BacklogFull`."""
     return start_runs(tenant_id, pipeline_key, [new], actor=actor)[0]
 
 
@@ -182,9 +181,10 @@ def _first_newcomers(plan: Compiled, new: NewRun) -> list[backlog.Newcomer]:
 
 
 def _refuse_reserved(plan: Compiled, news: Sequence[NewRun]) -> None:
-    """Raise `PipelineError` if a parameter of a run has the name of one that each branch of a fan-out gets."""
+    """Raise `InvalidParams` if a parameter of a run has the name of one that each branch of a fan-out gets."""
     if taken := _find_reserved(plan, {name for new in news for name in new.params}):
-        raise PipelineError(_explain_reserved(plan, taken[0]), code="reserved_params", status=400)
+        errors = ((at("params", name), _explain_reserved(plan, name)) for name in taken)
+        raise InvalidParams(errors, code="reserved_params")
 
 
 def _find_reserved(plan: Compiled, names: Collection[str]) -> list[str]:

@@ -110,6 +110,7 @@ def test_a_bad_expression_is_a_400_with_its_path(api: Any, acme: Tenant) -> None
 def test_a_run_parameter_may_not_have_the_name_of_an_item_parameter(
     api: Any, acme: Tenant, flow: Flow
 ) -> None:
-    answer = api("operator").post(f"{PIPELINES}flow/runs/", {"params": {"item": 1}})
+    answer = api("operator").post(f"{PIPELINES}flow/runs/", {"params": {"item": 1, "item_index": 0}})
 
-    problem(answer, 400, "reserved_params")
+    errors = problem(answer, 400, "reserved_params")["errors"]
+    assert [error["path"] for error in errors] == ["params.item", "params.item_index"]
