@@ -1,7 +1,7 @@
 """Errors of a definition: collected while it is read, reported together.
 
 A path leads from the top of the definition to the error, as in `steps[2].depends_on[0]`. A missing member is
-reported at the object that lacks it, so every path exists. The empty path is the definition itself.
+reported at its own path, in an object that exists. The empty path is the definition itself.
 """
 
 from __future__ import annotations
