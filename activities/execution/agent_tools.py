@@ -20,6 +20,7 @@ from uuid import UUID
 import orjson
 from django.conf import settings
 from django.db.models import Q
+from rest_framework.exceptions import ValidationError
 
 from activities import activity_tree, reassignment, suspension
 from activities.decision_rules import GENERAL_ROLE, DecisionRules
@@ -355,7 +356,11 @@ def receive_call(run: RunToken, tool: str, body: Any, *, key: str = "") -> Answe
 
 def _call_once(run: RunToken, tool: str, body: Any, key: str) -> Answer:
     refuse_hammering(run.run_id)
-    arguments = arguments_of(tool, body)
+    try:
+        arguments = arguments_of(tool, body)
+    except ValidationError:
+        arguments_of(tool, body, run.tenant_id)  # names the errors of its roles as well
+        raise
     with tenant_scope(run.tenant_id):
         answer = find_earlier_answer(run, tool, arguments, key=key)
     if answer is not None:

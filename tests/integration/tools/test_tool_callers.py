@@ -95,6 +95,18 @@ def test_an_invalid_call_is_refused_with_its_path_and_nothing_happens(
     assert agent.use(tool, **CALLS[tool]).status_code == 201
 
 
+def test_every_error_of_a_call_is_named_at_once(engine: Engine, acme: Tenant) -> None:
+    _, agent = accept_work(engine, acme)
+
+    refused = problem(
+        agent.use("create_subtask", name="", agent_role="no-such-role", blocking="yes"),
+        400,
+        "validation_failed",
+    )
+
+    assert {fault["path"] for fault in refused["errors"]} == {"name", "agent_role", "blocking"}
+
+
 def test_a_null_argument_counts_as_absent(engine: Engine, acme: Tenant) -> None:
     activity_id, agent = accept_work(engine, acme)
 
