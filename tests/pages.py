@@ -68,7 +68,10 @@ class _Site(ThreadedWSGIServer):
         """Use the connections of a thread that has ended, because new ones cost PostgreSQL more than most pages."""
         for each in self._spare.pop() if self._spare else ():
             connections[each.alias] = each
-        super().process_request_thread(request, client_address)
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._open.discard(request)  # only now, because `end` closes the connections when nothing is open
 
     def _close_connections(self) -> None:
         spare = connections.all(initialized_only=True)
@@ -77,10 +80,6 @@ class _Site(ThreadedWSGIServer):
             if not each.allow_thread_sharing:
                 each.inc_thread_sharing()
         self._spare.append(spare)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._open.discard(request)
-        super().shutdown_request(request)
 
     def end_requests(self) -> None:
         """Let requests and streams end, also those on connections that a browser keeps for later."""
@@ -96,7 +95,7 @@ class _Site(ThreadedWSGIServer):
 
     def end(self) -> None:
         self.shutdown()
-        end_streams()
+        self.end_requests()
         self.server_close()
         self._thread.join()
         for each in chain.from_iterable(self._spare):
