@@ -87,7 +87,8 @@ def menu(context: template.Context) -> dict[str, Any]:
         "user": user,
         "start": address_of(here),
         "for_all": user.is_superuser and here == "home",
-        "is_admin": bool(acting and acting.role.includes(Role.ADMIN)),
+        "may_enter_admin": user.is_superuser
+        or (acting and (user.is_staff or acting.role.includes(Role.ADMIN))),
         "csrf_token": context.get("csrf_token"),
         "flower_url": settings.ORCHESTRATOR_FLOWER_URL,
         "strokes": STROKES,

@@ -712,6 +712,15 @@ def test_the_position_counts_also_what_is_not_counted_exactly(desk: Desk) -> Non
     assert position(last) == 411
 
 
+def test_the_position_does_not_count_the_own_tenant_after_many_others(desk: Desk) -> None:
+    mine = offer()
+    desk.cap("seat:qa", 0)
+
+    desk.grants(*[offer(UUID(int=number), waited=1) for number in range(1000, 1205)], mine)
+
+    assert position(mine) == 206
+
+
 def test_the_position_without_a_worker_counts_only_work_of_the_role(desk: Desk) -> None:
     others, mine = (
         [offer(role="seo", waited=2), offer(B, role="pr", waited=2)],

@@ -88,7 +88,9 @@ local function others_before(roles, own_in_band)
             end
         end
         if #ready == COUNTED_EXACTLY * 2 then
-            before = before + redis.call("ZCOUNT", index, "-inf", turn_time) - COUNTED_EXACTLY
+            local rest = redis.call("ZCOUNT", index, "-inf", turn_time) - COUNTED_EXACTLY
+            local own_rank = redis.call("ZRANK", index, places_of(tenant)[role .. "|" .. band] or "")
+            before = before + rest - (own_rank and own_rank >= COUNTED_EXACTLY and 1 or 0)
         end
     end
     for _, role in ipairs(roles) do

@@ -420,6 +420,19 @@ def test_an_admin_of_a_tenant_without_staff_status_sees_that_tenant_only(
     assert 'href="/admin/"' not in browser.get(f"/?tenant={other_tenant.slug}").content.decode()
 
 
+@pytest.mark.parametrize("is_staff", [True, False])
+@pytest.mark.parametrize("role", ["admin", "viewer"])
+def test_the_console_links_the_admin_for_those_who_may_enter_it(
+    tenant: Tenant, role: str, is_staff: bool
+) -> None:
+    browser = browser_of(_member(tenant, "vic", role, is_staff=is_staff))
+
+    may_enter = browser.get("/admin/").status_code == 200
+
+    assert may_enter == (is_staff or role == "admin")
+    assert ('href="/admin/"' in browser.get("/").content.decode()) == may_enter
+
+
 def test_changes_by_an_admin_of_a_tenant_are_in_its_audit_trail(
     foreign_rows: list[Any], tenant: Tenant
 ) -> None:
