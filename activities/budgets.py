@@ -124,7 +124,6 @@ def count_usage(run: RunToken, usage: Usage, *, beat: bool = False, progress: An
         {
             "tenant": run.tenant_id,
             "run": run.run_id,
-            "fence": run.fence,
             "day": day,
             "input_tokens": usage.input_tokens,
             "output_tokens": usage.output_tokens,

@@ -47,7 +47,7 @@ WITH waiting AS MATERIALIZED (
         started_at = CASE WHEN facts.at_hand THEN clock_timestamp() ELSE a.started_at END
     FROM facts
     WHERE a.tenant_id = %(tenant)s AND a.id = ANY(%(activities)s::uuid[]) AND a.id = facts.activity
-      AND a.status = ANY(%(claim_sources)s) AND a.assignee_type = 'agent' AND a.agent_role = %(role)s
+      AND a.status = ANY(%(claim_sources)s) AND a.agent_role = %(role)s
       AND (a.expires_at IS NULL OR a.expires_at > now())
       AND (a.not_before IS NOT DISTINCT FROM facts.not_before OR a.not_before <= now())
     RETURNING {columns},

@@ -1,6 +1,6 @@
 -- Records the total usage that a run reports: enters the increase in the ledger, and stores the total in the run. If its activity has an open
 -- dead letter, that gets the new cost.
--- Parameters  tenant, run, fence, day; input_tokens, output_tokens; cost: dollars, null if the agent does not report them; model, may be null;
+-- Parameters  tenant, run, day; input_tokens, output_tokens; cost: dollars, null if the agent does not report them; model, may be null;
 --             input_price, output_price: dollars per token of the model, null if unknown; beat: whether this is also a heartbeat;
 --             progress: null if unchanged
 -- Returns     one row: activity, role, deliverable, the increase in dollars and tokens, live: whether the run continues, budgeted: whether
@@ -11,7 +11,7 @@
 --             reports replaces the cost calculated from prices, so an entry may be negative.
 WITH run AS MATERIALIZED (
     SELECT r.id, r.activity_id, r.status, coalesce(r.usage, '{}'::jsonb) AS usage FROM activities_activityrun r
-    WHERE r.tenant_id = %(tenant)s AND r.id = %(run)s AND r.fence = %(fence)s
+    WHERE r.tenant_id = %(tenant)s AND r.id = %(run)s
     FOR UPDATE
 ), before AS MATERIALIZED (
     SELECT run.*, coalesce((usage ->> 'input_tokens')::bigint, 0) AS input, coalesce((usage ->> 'output_tokens')::bigint, 0) AS output,

@@ -40,7 +40,7 @@ WITH {beginning}wanted AS (
                AND %(actor)s NOT LIKE 'user:%%' AND jsonb_typeof(role.patience) = 'number'
                THEN greatest(clock_timestamp(), not_before) + make_interval(secs => role.patience::text::float) END),
            due_at, timeout_seconds,
-           retry, max_attempts, decision_rules, reviewer_notes, mailbox_id, coalesce(agent_options, '{}'::jsonb), wake_reason, 0,
+           retry, max_attempts, decision_rules, reviewer_notes, mailbox_id, agent_options, wake_reason, 0,
            clock_timestamp(), {state}
     FROM wanted
     {begun}
