@@ -257,6 +257,11 @@ def test_work_on_one_repository_shares_a_group_so_that_one_runs_at_a_time(
         others = engine.submit(tenant, "ba") + engine.submit(tenant, "dev", params={"repository": "x" * 500})
         groups = [engine.get(tenant, one).group_key for one in others]
         assert groups == [None, f"repository:{'x' * 150}"], "only the command line has repositories"
+        groups = []
+        for adapter in ("", "http"):
+            engine.serve(tenant, "qa", adapter=adapter)
+            groups += [engine.get(tenant, one).group_key for one in engine.submit(tenant, "qa")]
+        assert groups == ["repository:web", None], "the tenant's own adapter counts"
     finally:
         Agent.objects.filter(role__in=["qa", "dev", "seo", "ba"]).update(adapter="http", options={})
 

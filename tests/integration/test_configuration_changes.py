@@ -24,6 +24,8 @@ from tests.integration.isolation.sending import counted
 
 #: Other tests share the server, and some of them build large tables in one transaction; in seconds.
 LONGEST_TRANSACTION = 200.0
+#: `tgtype` of a trigger for each row, after INSERT, DELETE and UPDATE.
+AFTER_ANY_CHANGE_OF_A_ROW = 1 + 4 + 8 + 16
 NO_CONFIGURATION = {"tenants_configurationchange", WorkerProcess._meta.db_table}
 
 
@@ -152,10 +154,14 @@ def test_every_table_with_settings_or_limits_records_its_changes(tenant: Tenant)
         re.findall(r'(?:FROM|JOIN) "?((?:tenants|agents|activities|pipelines)_\w+)', " ".join(queries))
     )
     with connections[OWNER].cursor() as cursor:
-        cursor.execute("SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname = 'configuration'")
-        noted = {table for (table,) in cursor.fetchall()}
+        cursor.execute(
+            """SELECT tgrelid::regclass::text, bit_or(tgtype::int) FROM pg_trigger
+               WHERE tgname IN ('configuration', 'configuration_updated') GROUP BY 1"""
+        )
+        noted = dict(cursor.fetchall())
 
-    assert read - NO_CONFIGURATION == noted
+    assert read - NO_CONFIGURATION == noted.keys()
+    assert set(noted.values()) == {AFTER_ANY_CHANGE_OF_A_ROW}
 
 
 def test_a_read_during_a_change_sees_it_once_it_has_committed(

@@ -130,6 +130,16 @@ def test_a_report_in_a_new_period_starts_it_without_a_warning(tenant: Tenant) ->
     assert (now.spent, now.warned_at) == (Decimal("0.10"), None)
 
 
+def test_a_run_is_over_although_it_has_a_reservation_only_if_the_cap_is_spent(tenant: Tenant) -> None:
+    budget, run = make_budget(tenant), new_run(tenant)
+    reserve(run)
+    change(budget, cap=Decimal("0.20"))
+
+    over = [settle(run, dollars)[0].over for dollars in ("0.10", "0.10", "0.01")]
+
+    assert over == [False, False, True]
+
+
 def test_a_corrected_cost_does_not_raise_the_reservation(tenant: Tenant) -> None:
     budget, run = make_budget(tenant), new_run(tenant)
     reserve(run)

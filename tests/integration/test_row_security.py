@@ -13,15 +13,26 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import DatabaseError, IntegrityError, ProgrammingError, connections, transaction
 
 from activities.models import Activity
-from tenants import row_security
-from tenants.context import APP, OWNER, SYSTEM, current_alias, system_scope, tenant_scope
+from tenants import row_security, tokens
+from tenants.context import (
+    ADMIN,
+    APP,
+    OWNER,
+    SYSTEM,
+    admin_scope,
+    current_alias,
+    set_person,
+    system_scope,
+    tenant_scope,
+)
 from tenants.current_tenant import current_tenant
 from tenants.exceptions import RowSecurityMissing, TenantScopeConflict
 from tenants.identifiers import uuid7
-from tenants.models import Tenant
+from tenants.models import ApiToken, Membership, Role, Tenant
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -83,6 +94,107 @@ def test_moving_a_row_to_another_tenant_is_refused(tenant, other_tenant, make_ac
 
     with pytest.raises(ProgrammingError, match="row-level security"), tenant_scope(tenant.pk):
         Activity.objects.filter(pk=mine.pk).update(tenant=other_tenant)
+
+
+def test_a_person_without_a_tenant_sees_their_own_memberships_and_their_tenants_only(tenant, other_tenant):
+    ann, bob = (User.objects.create_user(name) for name in ("ann", "bob"))
+    for user, owner in ((ann, tenant), (bob, tenant), (bob, other_tenant)):
+        with tenant_scope(owner.pk):
+            Membership.objects.create(tenant=owner, user=user, role=Role.VIEWER)
+
+    with transaction.atomic(using=APP):
+        set_person(ann.pk)
+        assert [each.user_id for each in Membership.objects.all()] == [ann.pk]
+        assert list(Tenant.objects.all()) == [tenant]
+
+
+def test_a_presented_token_without_a_tenant_shows_itself_and_its_tenant_only(tenant, other_tenant):
+    token, *_ = [tokens.create(owner, Role.VIEWER, "laptop")[0] for owner in (tenant, tenant, other_tenant)]
+
+    with transaction.atomic(using=APP):
+        value_of(f"SELECT set_config('app.token_hash', '{token.secret_hash}', true) IS NULL")
+        assert list(ApiToken.objects.all()) == [token]
+        assert list(Tenant.objects.all()) == [tenant]
+
+
+def test_the_role_of_the_admin_changes_and_moves_nothing_of_tenants_that_it_may_only_read(
+    tenant, other_tenant, make_activity
+):
+    mine, theirs = make_activity(tenant), make_activity(other_tenant)
+
+    with admin_scope(reads={tenant.pk, other_tenant.pk}, writes={tenant.pk}, platform=False):
+        assert set(Activity.objects.all()) == {mine, theirs}
+        assert Activity.objects.update(name="changed") == 1
+        with connections[ADMIN].cursor() as cursor:
+            cursor.execute("DELETE FROM activities_activity WHERE id = %s", [theirs.pk])
+            assert cursor.rowcount == 0
+        with pytest.raises(ProgrammingError, match="row-level security"):
+            Activity.objects.filter(pk=mine.pk).update(tenant=other_tenant)
+        with pytest.raises(ProgrammingError, match="row-level security"):
+            Activity.objects.create(tenant=other_tenant, name="x", assignee_type="agent", agent_role="seo")
+
+
+#: Policies that the other tables do not have. `tenant_isolation` of the first two also shows a person's own rows, or that of a token.
+OTHER_POLICIES = {
+    "tenants_membership": {"tenant_isolation"},
+    "tenants_apitoken": {"tenant_isolation"},
+    "tenants_tenant": {"member", "platform", "token_presenter"},
+    "tenants_auditentry": {"of_the_owner", "platform", "platform_entries"},
+}
+
+
+def test_every_other_table_has_the_policies_of_activities():
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute(
+            """SELECT tablename, policyname, permissive, roles::text, cmd, replace(qual, '(id =', '(tenant_id ='),
+                 replace(with_check, '(id =', '(tenant_id =')
+               FROM pg_policies WHERE schemaname = 'public'"""
+        )
+        policies: dict[str, set[Any]] = {}
+        for table, *policy in cursor.fetchall():
+            policies.setdefault(table, set()).add(tuple(policy))
+    ordinary = policies["activities_activity"]
+
+    assert {name for name, *_ in ordinary} == {"tenant_isolation", "admin_reads", "admin_writes"}
+    assert {
+        table: {name for name, *_ in found ^ ordinary}
+        for table, found in policies.items()
+        if found != ordinary
+    } == OTHER_POLICIES
+
+
+#: What each role may do with tables that it may not select from, insert into, update and delete from.
+LIMITED_RIGHTS = {
+    "activities_activityevent": ("SI", "SI", "SI"),
+    "activities_condition": ("", "S", "SIUD"),
+    "activities_counter": ("", "S", "SIUD"),
+    "activities_countingmark": ("", "S", "SIUD"),
+    "activities_leaderlease": ("", "S", "SIUD"),
+    "activities_systemjob": ("", "S", "SIUD"),
+    "tenants_auditentry": ("SI", "SI", "SI"),
+    "tenants_breakglass": ("SIU", "SIU", "SIU"),
+    "tenants_configurationchange": ("S", "S", "S"),
+    "tenants_departedtenant": ("S", "S", "SIUD"),
+    "tenants_event": ("SID", "SID", "SID"),
+    "tenants_retentionpass": ("S", "S", "SIUD"),
+    "tenants_usageentry": ("SI", "SI", "SI"),
+    "tenants_usagetotal": ("S", "S", "S"),
+}
+
+
+def test_what_has_happened_cannot_be_changed_and_requests_do_not_reach_the_tables_of_the_platform():
+    with connections[SYSTEM].cursor() as cursor:
+        cursor.execute(
+            """SELECT c.relname, array_agg((
+                 SELECT coalesce(string_agg(left(verb, 1), '' ORDER BY n), '')
+                 FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) WITH ORDINALITY u(verb, n)
+                 WHERE has_table_privilege('orchestrator_' || role, c.oid, verb)) ORDER BY role)
+               FROM pg_class c, unnest(ARRAY['admin', 'app', 'system']) role
+               WHERE c.relkind IN ('r', 'p') AND c.relnamespace = 'public'::regnamespace GROUP BY 1"""
+        )
+        rights = {table: (app, admin, system) for table, (admin, app, system) in cursor.fetchall()}
+
+    assert {table: held for table, held in rights.items() if set(held) != {"SIUD"}} == LIMITED_RIGHTS
 
 
 @pytest.mark.parametrize(

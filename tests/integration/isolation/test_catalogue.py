@@ -124,6 +124,11 @@ def test_only_listed_functions_and_no_views_run_with_the_owners_rights(database:
 
     assert views == []
     assert {name for (name,) in functions} == WORKS_AS_OWNER.keys()
+    open_to_all = rows(
+        """SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosecdef
+             AND has_function_privilege('public', oid, 'EXECUTE')"""
+    )
+    assert open_to_all == [("audit_append",)]  # which only its trigger can use
 
 
 def test_functions_with_the_owners_rights_search_temporary_tables_last(database: None) -> None:

@@ -23,7 +23,7 @@ from activities.maintenance import invariants, recovery
 from activities.models import ActivityRun, BatchItem
 from activities.run_tokens import RunToken
 from activities.wait_reasons import explain_many, why
-from agents.contracts import Completed, Parked
+from agents.contracts import AdapterSettings, Completed, Parked
 from benchmarks.fake_provider import FakeProvider, Turn, Use
 from tenants import sweeps
 from tenants.context import system_scope, tenant_scope
@@ -34,6 +34,7 @@ from tests.engine import Engine
 from tests.integration.provider_batches.parked_work import NORMAL, content, statuses
 from tests.integration.recovery.losses import Died
 from tests.spending import run_token_of
+from tests.subjects import a_request
 
 
 def paths(provider: FakeProvider) -> Counter[str]:
@@ -378,6 +379,22 @@ def test_a_purge_cancels_batches_at_their_providers_and_names_the_others(
     assert batch_at_provider.cancelled == has_provider
     assert (f"{external_id} at anthropic" in notes.getvalue()) == (not has_provider)
     assert batching.batches(tenant) == []
+
+
+def test_only_the_next_run_continues_the_answer_with_which_work_left_its_batch(
+    engine: Engine, tenant: Tenant, submit_batched: Callable[..., list[UUID]]
+) -> None:
+    (activity_id,) = submit_batched(1)
+    provider_batches.move_to_real_time(batching.items(tenant, activity_id)[0], "x", begun={"id": "m-1"})
+    activity = engine.get(tenant, activity_id)
+    request = a_request(AdapterSettings("batch"))
+
+    histories = []
+    for activity.fence in (2, 3):
+        of_run = provider_batches.with_history(request, activity)
+        histories.append((of_run.at_once, of_run.begun))
+
+    assert histories == [(True, {"id": "m-1"}), (True, None)]
 
 
 def test_work_that_left_a_batch_may_wait_for_one_again_after_it_was_suspended(
