@@ -58,8 +58,8 @@ _cache: ConfigurationCache[_Latest] = ConfigurationCache(check_seconds=0.0)
 def refresh(*, generation: str = "") -> bool:
     """Put the current limits in force. Returns True if they have changed. Raises `scripts.Closed`, except for a given generation.
 
-    If another process puts limits in force meanwhile, these are read again: they may be the older ones, and would end a pause that was
-    just set.
+    If another process has put limits in force since the call began, the limits are read again: those that were read here may be older, and
+    would end a pause that was just set.
     """
     for _ in range(TRIES):
         version = "" if generation else scripts.run("limits_version")
@@ -69,7 +69,7 @@ def refresh(*, generation: str = "") -> bool:
             break
     if answer == _CLOSED:
         raise scripts.Closed
-    return bool(answer)
+    return bool(answer > 0)
 
 
 def _current_document() -> _Document:

@@ -214,8 +214,10 @@ def test_filters_restrict_the_list(api, write):
     assert names(client.get(f"{NOTES}?name=b")) == ["b"]
     assert names(client.get(f"{NOTES}?priority=7")) == ["c"]
     assert names(client.get(f"{NOTES}?created_after=2026-01-01T12:00:01Z&ordering=name")) == ["b"]
-    # Without an offset it is UTC.
+    # Without an offset a time is UTC, and a date is its midnight.
     assert names(client.get(f"{NOTES}?created_after=2026-01-01T12:00:01&ordering=name")) == ["b"]
+    assert names(client.get(f"{NOTES}?created_after=2026-01-01&name=b")) == ["b"]
+    assert names(client.get(f"{NOTES}?created_after=2026-01-02&name=b")) == []
 
 
 def test_a_filter_of_several_values_means_any_of_them(api, write):
